@@ -1,0 +1,110 @@
+"""Every error this package raises on purpose.
+
+Each class subclasses :class:`SegmentsError` and the nearest built-in. A remote write has three outcomes, and the
+type says which: it returned (done), it raised :class:`RefusedError` or :class:`ContentionError` (nothing was
+changed, clean-up is safe), or it raised :class:`OutcomeUnknownError` (the connection broke and the write may or
+may not have landed: look before you touch anything).
+"""
+
+from __future__ import annotations
+
+
+class SegmentsError(Exception):
+    """Base of every error of this package."""
+
+
+class InvalidNameError(SegmentsError, ValueError):
+    """A table, segment, column or entry name that must not become a key or a path."""
+
+
+class InvalidConfigError(SegmentsError, ValueError):
+    """A table config or connection setting that cannot be used as it stands."""
+
+
+class CorruptRecordError(SegmentsError, ValueError):
+    """A stored record cannot be decoded. Never read as "no record": that would let the next write erase it."""
+
+
+class RecordTooLargeError(SegmentsError, ValueError):
+    """A record that ZooKeeper could not hold. Raised before anything is sent."""
+
+
+class TableNotFoundError(SegmentsError, LookupError):
+    """The table has no config in this cluster."""
+
+
+class EntryNotFoundError(SegmentsError, LookupError):
+    """The table's lineage has no such entry."""
+
+
+class ContentionError(SegmentsError, TimeoutError):
+    """Other writers won every attempt of a compare-and-set. Nothing was changed; run it again."""
+
+
+class MetadataUnavailableError(SegmentsError, ConnectionError):
+    """No ZooKeeper server answered, or it refused the credentials. Nothing was changed."""
+
+
+class OutcomeUnknownError(SegmentsError, ConnectionError):
+    """The connection broke during a write that may have landed. Re-read before cleaning anything up."""
+
+
+class RefusedError(SegmentsError, ValueError):
+    """The protocol refused a request. Nothing was changed.
+
+    ``rule`` is the stable, dash-separated name of the rule that refused (for programs and tests), ``table`` and
+    ``entry_id`` say what it was about, and ``hint`` what to do next. The message holds all of them.
+    """
+
+    def __init__(self, rule: str, detail: str, *, table: str, entry_id: str | None = None, hint: str = "") -> None:
+        self.rule = rule
+        self.detail = detail
+        self.table = table
+        self.entry_id = entry_id
+        self.hint = hint
+        about = f"table {table!r}" + (f", entry {entry_id}" if entry_id else "")
+        super().__init__(f"{about}: {detail} [{rule}]" + (f" {hint}" if hint else ""))
+
+
+class StartRefusedError(RefusedError):
+    """``start`` was refused: the new entry was not made."""
+
+
+class StageRefusedError(RefusedError):
+    """``stage`` was refused: the entry takes no (more) segments from this caller."""
+
+
+class EndRefusedError(RefusedError):
+    """``end`` was refused: the switch did not happen."""
+
+
+class RevertRefusedError(RefusedError):
+    """``revert`` was refused: what is visible did not change."""
+
+
+class SnapshotRefusedError(RefusedError):
+    """The asked-for snapshot can no longer be read in full."""
+
+
+class StorageError(SegmentsError, OSError):
+    """An object store operation failed."""
+
+
+class ObjectNotFoundError(StorageError, FileNotFoundError):
+    """The object is not there (a positive answer of the store, never a guess from 403 or a time-out)."""
+
+
+class ObjectExistsError(StorageError, FileExistsError):
+    """An object stands under a key that must be written once."""
+
+
+class StorageAccessError(StorageError, PermissionError):
+    """The store refused the credentials, or there are none."""
+
+
+class StorageUnavailableError(StorageError, ConnectionError):
+    """The store did not answer, or asked to slow down, after all retries."""
+
+
+class SourceDataError(SegmentsError, ValueError):
+    """The input of a build cannot become segments (bad times, no rows, missing columns)."""

@@ -1,0 +1,109 @@
+"""What Airflow is told about this provider, without importing any of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_segments import __version__
+
+_INTEGRATION = "Segments"
+_PACKAGE = "airflow_provider_segments"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's description (entry point ``apache_airflow_provider``)."""
+    return {
+        "package-name": "airflow-provider-segments",
+        "name": "Segments",
+        "description": "Immutable table segments with atomic replacement and rollback, for Airflow and Spark.\n",
+        "versions": [__version__],
+        "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
+        "hooks": [_modules("hooks.segments")],
+        "operators": [
+            _modules(
+                "operators.build",
+                "operators.config",
+                "operators.replace",
+                "operators.unfinished",
+                "operators.validate",
+            )
+        ],
+        "sensors": [_modules("sensors.lineage")],
+        "triggers": [_modules("triggers.lineage")],
+        "connection-types": [_connection_type()],
+        "extra-links": [f"{_PACKAGE}.links.segments.RollbackLink"],
+        "asset-uris": [{"schemes": ["segments"], "handler": f"{_PACKAGE}.assets.segments.sanitize_uri"}],
+        "cli": [f"{_PACKAGE}.cli.definition.get_segments_cli_commands"],
+        "config": _config(),
+        "plugins": [{"name": "segments", "plugin-class": f"{_PACKAGE}.plugins.segments_plugin.SegmentsPlugin"}],
+    }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "segments",
+        "hook-name": "Segments",
+        "hook-class-name": f"{_PACKAGE}.hooks.segments.SegmentsHook",
+        "ui-field-behaviour": {
+            "hidden-fields": ["schema"],
+            "relabeling": {
+                "host": "ZooKeeper hosts",
+                "port": "ZooKeeper port",
+                "login": "ZooKeeper user",
+                "password": "ZooKeeper password",
+            },
+            "placeholders": {
+                "host": "zk1:2181,zk2:2181,zk3:2181/chroot",
+                "port": "for hosts that name none (2181)",
+                "login": "digest authentication, optional",
+                "cluster": "segments",
+                "storage_uri": "s3://bucket/prefix or file:///data/segments",
+                "endpoint_url": "https://s3.example.com",
+            },
+        },
+        "conn-fields": {
+            "storage_uri": _text("Storage URI", "Where segments are kept: s3://bucket/prefix or file:///folder"),
+            "cluster": _text("Cluster", "The root znode of the metadata. Default: segments"),
+            "endpoint_url": _text("S3 endpoint URL", "For S3 servers other than AWS"),
+            "region": _text("S3 region"),
+            "s3_access_key": _text("S3 access key", "Left empty: boto3's standard chain", secret=True),
+            "s3_secret_key": _text("S3 secret key", secret=True),
+            "s3_session_token": _text("S3 session token", "Only with temporary credentials", secret=True),
+            "tls": _switch("TLS to ZooKeeper", default=False),
+            "tls_ca": _text("TLS CA file", "PEM file on the workers; a TLS file given here turns TLS on"),
+            "tls_cert": _text("TLS certificate file", "PEM file of the client's certificate"),
+            "tls_key": _text("TLS key file", "PEM file of the client's key"),
+            "tls_key_password": _text("TLS key password", secret=True),
+            "tls_verify": _switch("Verify the ZooKeeper server's certificate", default=True),
+        },
+    }
+
+
+def _text(label: str, description: str = "", *, secret: bool = False) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": ["string", "null"]} | ({"format": "password"} if secret else {})
+    return {"label": label, "schema": schema} | ({"description": description} if description else {})
+
+
+def _switch(label: str, *, default: bool) -> dict[str, Any]:
+    return {"label": label, "schema": {"type": ["boolean", "null"], "default": default}}
+
+
+def _config() -> dict[str, Any]:
+    return {
+        "segments": {
+            "description": "Options of the segments provider.",
+            "options": {
+                "rollback_dag_id": {
+                    "description": "The DAG that the Roll back links of the operators lead to.",
+                    "version_added": "0.1.0",
+                    "type": "string",
+                    "example": None,
+                    "default": "segments_rollback",
+                }
+            },
+        }
+    }

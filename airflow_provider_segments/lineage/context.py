@@ -1,0 +1,54 @@
+"""What every step of the protocol works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.deletion.mark import Marker
+from airflow_provider_segments.exceptions import EntryNotFoundError
+from airflow_provider_segments.lineage.guard import StoredGuard
+from airflow_provider_segments.lineage.records import LineageRecords, StoredLineage
+from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.registry.registry import Registry
+from airflow_provider_segments.retrying import Retry
+from airflow_provider_segments.storage.base import ObjectStore
+from airflow_provider_segments.zookeeper import ZooKeeperSession
+
+_T = TypeVar("_T")
+
+VisibleReader = Callable[[], tuple[StoredLineage, Collection[str]]]
+"""Reads the lineage and, under exactly that lineage, the names readers see. Given by ``snapshot.py``, the one place that
+decides what is visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One table's records, its store and its clock."""
+
+    table: str
+    session: ZooKeeperSession
+    records: LineageRecords
+    registry: Registry
+    storage: ObjectStore
+    marker: Marker
+    clock: Clock
+    retry: Retry
+    config: Callable[[], TableConfig]
+    visible: VisibleReader
+
+    def retried(self, step: str, attempt: Callable[[], _T]) -> _T:
+        """Run one step of the protocol through the retry loop."""
+        return self.retry.run(f"{step} on table {self.table!r}", self.session, self.clock, attempt)
+
+    def guard(self, entry_id: str) -> StoredGuard:
+        """The entry's guard. Raises :class:`EntryNotFoundError`: every entry this package made has one."""
+        stored = self.records.guard(entry_id)
+        if stored is None:
+            raise EntryNotFoundError(
+                f"table {self.table!r} has no lineage entry {entry_id} that takes segments: "
+                "it was never started here, or was cleaned up"
+            )
+        return stored

@@ -1,0 +1,255 @@
+"""``end``: the switch. After every check, one transaction completes the entry, and readers see ``to`` instead of ``from``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from airflow_provider_segments.exceptions import EndRefusedError
+from airflow_provider_segments.lineage.context import Context
+from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
+from airflow_provider_segments.lineage.records import StoredLineage
+from airflow_provider_segments.lineage.rules import check_to_names, describe, find
+from airflow_provider_segments.lineage.staged import Staged, sort_out
+from airflow_provider_segments.model.lineage import EntryState, LineageEntry
+from airflow_provider_segments.model.names import check_segment_names, entry_tag
+from airflow_provider_segments.model.segment import SegmentRecord
+from airflow_provider_segments.storage.base import entry_prefix
+from airflow_provider_segments.zookeeper import Check, CommitConflictError, Op
+
+
+@dataclass(frozen=True, slots=True)
+class EndedEntry:
+    """A completed replacement. ``switch_ms`` is how long the switching transaction took; ``already`` says that the entry
+    had been completed before this call (then ``rows`` and ``bytes`` are those that were staged)."""
+
+    entry_id: str
+    segments_from: tuple[str, ...]
+    segments_to: tuple[str, ...]
+    rows: int
+    bytes: int
+    already: bool
+    switch_ms: float
+
+
+def end(
+    context: Context, entry_id: str, segments_to: Sequence[str] | None = None, *, allow_empty: bool = False
+) -> EndedEntry:
+    """Complete the entry. ``segments_to`` may name a part of what was staged; the rest is marked for deletion.
+
+    Ending a completed entry succeeds and changes nothing. Raises :class:`EntryNotFoundError`, :class:`EndRefusedError`
+    with the rule that refuses (then nothing has become visible), storage errors, and what ``Retry.run`` raises.
+    """
+    wanted = None if segments_to is None else check_segment_names(segments_to)
+
+    def attempt() -> EndedEntry:
+        stored = context.records.read()
+        entry = find(stored.lineage, entry_id)
+        if entry.state is EntryState.COMPLETED:
+            return _already(context, entry)
+        prepared = _prepare(context, stored, entry, wanted, allow_empty=allow_empty)
+        try:
+            return context.retried("end", lambda: _switch(context, prepared))
+        except _SealBroken as broken:
+            raise broken.conflict from broken
+
+    return context.retried("end", attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A push that may be switched on as long as its guard stays at the version that sealed it."""
+
+    guard: StoredGuard
+    records: dict[str, SegmentRecord]
+
+
+class _SealBroken(Exception):  # noqa: N818 - a signal inside this module
+    """The guard has changed since the seal: what was checked may no longer be what is staged."""
+
+    def __init__(self, conflict: CommitConflictError) -> None:
+        super().__init__(str(conflict))
+        self.conflict = conflict
+
+
+def _prepare(
+    context: Context, stored: StoredLineage, entry: LineageEntry, wanted: tuple[str, ...] | None, *, allow_empty: bool
+) -> _Prepared:
+    """Seal the entry, then check everything that cannot change while it stays sealed."""
+    _check_not_reverted(context, entry)
+    guard = _seal(context, entry.entry_id)
+    staged = sort_out(guard.guard, context.registry.of_entry(entry.entry_id))
+    records = _chosen(context, entry, guard, staged, wanted)
+    if not records and not allow_empty:
+        raise _refused(
+            context, entry, "nothing-staged", "no segment was staged", "Allow an empty end to remove 'from' only."
+        )
+    _check_objects(context, entry, records)
+    _drop_rest(context, stored, guard, staged, records)
+    return _Prepared(guard, records)
+
+
+def _seal(context: Context, entry_id: str) -> StoredGuard:
+    """From here on nothing is staged, and no other ``end`` of the entry can go on: each seals anew, and the version of its
+    own seal is checked by everything it writes. A new attempt that opens a stage breaks the seal the same way."""
+    stored = context.guard(entry_id)
+    sealed = stored.guard.moved_to(GuardState.SEALED, context.clock.new_id())
+    if stored.guard.state not in (GuardState.OPEN, GuardState.SEALED):
+        raise CommitConflictError(Check(context.records.guard_path(entry_id), stored.version), "settled meanwhile")
+    context.session.commit([context.records.write_guard(entry_id, stored, sealed)])
+    read = context.guard(entry_id)
+    if read.guard.settled_by != sealed.settled_by:
+        raise CommitConflictError(Check(context.records.guard_path(entry_id), stored.version), "bad-version")
+    return read
+
+
+def _chosen(
+    context: Context, entry: LineageEntry, guard: StoredGuard, staged: Staged, wanted: tuple[str, ...] | None
+) -> dict[str, SegmentRecord]:
+    """The staged records that become ``to``, by name."""
+    by_name = {record.name: record for record in staged.records()}
+    if wanted is None:
+        _check_stages_done(context, entry, guard)
+        wanted = entry.segments_to or tuple(by_name)
+    elif entry.joined_to and (extra := set(wanted).difference(entry.segments_to)):
+        raise _refused(
+            context, entry, "not-announced", f"{describe(extra)} was not announced when the entry was started"
+        )
+    if absent := [name for name in wanted if name not in by_name]:
+        raise _refused(
+            context, entry, "not-staged", f"{describe(absent)} of 'to' was not staged", "Run the build again."
+        )
+    return {name: by_name[name] for name in wanted}
+
+
+def _check_stages_done(context: Context, entry: LineageEntry, guard: StoredGuard) -> None:
+    for stager, stage in guard.guard.stages.items():
+        if not stage.done:
+            raise _refused(
+                context,
+                entry,
+                "stage-unfinished",
+                f"attempt {stage.attempt} of {stager!r} was opened but has not staged its segments",
+                "Run the build again, or revert the entry.",
+            )
+
+
+def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
+    """The one compare-and-set. The lineage is read anew for every try; the seal vouches for the rest."""
+    guard, records = prepared.guard, prepared.records
+    stored = context.records.read()
+    entry = find(stored.lineage, guard.entry_id)
+    if entry.state is EntryState.COMPLETED:
+        return _already(context, entry)
+    _check_not_reverted(context, entry)
+    _check_names(context, stored, entry, records)
+    checks = _check_from(context, entry, guard)
+    completed = entry.moved_to(EntryState.COMPLETED, context.clock.now_ms(), records)
+    settled = guard.guard.moved_to(GuardState.COMPLETED, context.clock.new_id())
+    write = context.records.write(stored, stored.lineage.put(completed))
+    before = context.clock.monotonic()
+    try:
+        context.session.commit([write, context.records.write_guard(entry.entry_id, guard, settled), *checks])
+    except CommitConflictError as conflict:
+        if conflict.op.path == context.records.guard_path(entry.entry_id):
+            raise _SealBroken(conflict) from conflict
+        raise
+    took = (context.clock.monotonic() - before) * 1000
+    rows, size = _totals(records.values())
+    return EndedEntry(entry.entry_id, entry.segments_from, tuple(records), rows, size, already=False, switch_ms=took)
+
+
+def _check_not_reverted(context: Context, entry: LineageEntry) -> None:
+    if entry.state is EntryState.REVERTED:
+        raise _refused(context, entry, "reverted", "the entry was REVERTED", "Start a new replacement.")
+
+
+def _check_names(
+    context: Context, stored: StoredLineage, entry: LineageEntry, records: dict[str, SegmentRecord]
+) -> None:
+    """The lineage may have moved since the names were staged, so the rules of start are asked once more."""
+    tag = entry_tag(entry.entry_id)
+    plain = [name for name in records if tag not in name]
+    if not plain:
+        return
+    if conflict := check_to_names(stored.lineage, entry.entry_id, plain):
+        raise _refused(context, entry, conflict[0], conflict[1], "Build again under new names.")
+    seen, visible = context.visible()
+    if seen.zxid == stored.zxid and (present := set(plain).intersection(visible)):
+        raise _refused(
+            context, entry, "to-visible", f"{describe(present)} is already visible", "Build again under new names."
+        )
+
+
+def _check_objects(context: Context, entry: LineageEntry, records: dict[str, SegmentRecord]) -> None:
+    """Every object of ``to`` exists with the recorded size, by one listing of the entry's prefix."""
+    prefix = entry_prefix(context.table, entry.entry_id)
+    sizes = {listed.key: listed.bytes for listed in context.storage.list(prefix)} if records else {}
+    missing = [name for name, record in records.items() if prefix + record.file not in sizes]
+    if missing:
+        first = prefix + records[missing[0]].file
+        raise _refused(
+            context,
+            entry,
+            "object-missing",
+            f"the object of {describe(missing)} does not exist (first: {first})",
+            "Run the build again.",
+        )
+    for name, record in records.items():
+        found = sizes[prefix + record.file]
+        if found != record.bytes:
+            raise _refused(
+                context,
+                entry,
+                "object-size",
+                f"the object of {name!r} has {found:,} bytes, {record.bytes:,} were staged ({prefix + record.file})",
+                "Run the build again.",
+            )
+
+
+def _check_from(context: Context, entry: LineageEntry, guard: StoredGuard) -> list[Op]:
+    """Every ``from`` is still registered. It was visible when the entry was born: only a removal since can have changed
+    that, and the root remembers the last one, so the names are read only when there was one. The root's version is checked
+    in the switching transaction."""
+    if not entry.joined_from:
+        return []
+    root = context.registry.root()
+    if root.changed <= guard.born:
+        return [Check(context.registry.path, root.version)]
+    read = context.registry.read(lambda _: True)
+    registered = {record.name for shard in read.shards for record in shard.records}
+    if gone := [name for name in entry.segments_from if name not in registered]:
+        raise _refused(
+            context,
+            entry,
+            "from-gone",
+            f"{describe(gone)} of 'from' was removed from the table",
+            "Revert the entry with force.",
+        )
+    return [Check(context.registry.path, read.root.version)]
+
+
+def _drop_rest(
+    context: Context, stored: StoredLineage, guard: StoredGuard, staged: Staged, records: Collection[str]
+) -> None:
+    """What was staged and is not in ``to`` must be gone before the switch, or it would appear with it."""
+    fence = [Check(context.records.guard_path(guard.entry_id), guard.version)]
+    mark = partial(context.marker.mark, marked_at=stored.zxid, fence=fence)
+    mark(staged.leftover, lambda _: False, reason="superseded-attempt")
+    mark(staged.current, lambda record: record.name in records, reason="not-in-to")
+
+
+def _already(context: Context, entry: LineageEntry) -> EndedEntry:
+    guard = context.records.guard(entry.entry_id)
+    stages = guard.guard.stages.values() if guard is not None else ()
+    rows, size = sum(stage.rows for stage in stages), sum(stage.bytes for stage in stages)
+    return EndedEntry(entry.entry_id, entry.segments_from, entry.segments_to, rows, size, already=True, switch_ms=0.0)
+
+
+def _totals(records: Collection[SegmentRecord]) -> tuple[int, int]:
+    return sum(record.rows for record in records), sum(record.bytes for record in records)
+
+
+def _refused(context: Context, entry: LineageEntry, rule: str, detail: str, hint: str = "") -> EndRefusedError:
+    return EndRefusedError(rule, f"end refused: {detail}", table=context.table, entry_id=entry.entry_id, hint=hint)

@@ -1,0 +1,165 @@
+"""``start``: announce a replacement. One transaction makes the lineage entry and its guard."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_segments.exceptions import EntryNotFoundError, StartRefusedError
+from airflow_provider_segments.lineage.context import Context
+from airflow_provider_segments.lineage.guard import Guard, GuardState
+from airflow_provider_segments.lineage.records import StoredLineage
+from airflow_provider_segments.lineage.rules import StartDecision, StartRequest, decide_start
+from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.model.names import check_segment_names, entry_id_for
+from airflow_provider_segments.zookeeper import Delete, Op
+
+_GENERATIONS = 16
+
+
+class AllVisible(enum.Enum):
+    """Stands for "whatever readers see when the entry is made" as the ``from`` of a start."""
+
+    ALL_VISIBLE = "ALL_VISIBLE"
+
+
+ALL_VISIBLE = AllVisible.ALL_VISIBLE
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEntry:
+    """A replacement in progress. ``resumed`` says that an earlier attempt of the same work had made it.
+
+    ``reverted`` and ``cleaning`` are ids of entries that a forced start reverted, and whose replaced segments it let go.
+    """
+
+    entry_id: str
+    born: int
+    segments_from: tuple[str, ...]
+    segments_to: tuple[str, ...]
+    resumed: bool
+    reverted: tuple[str, ...] = ()
+    cleaning: tuple[str, ...] = ()
+
+
+def start(
+    context: Context,
+    segments_from: Sequence[str] | AllVisible | None = None,
+    segments_to: Sequence[str] = (),
+    *,
+    identity: str | None = None,
+    force_cleanup: bool = False,
+) -> StartedEntry:
+    """Make the entry, or find the one an earlier attempt of ``identity`` made.
+
+    ``segments_from`` of ``None`` is everything visible on a REFRESH table and nothing on an APPEND table. An empty
+    ``segments_to`` means that the push stages its segments later. Raises :class:`StartRefusedError`,
+    :class:`InvalidNameError`, :class:`TableNotFoundError`, :class:`RecordTooLargeError`, and what ``Retry.run`` raises.
+    """
+    config = context.config()
+    if segments_from is None:
+        segments_from = ALL_VISIBLE if config.is_refresh else ()
+    given = segments_from if isinstance(segments_from, AllVisible) else check_segment_names(segments_from)
+    announced = check_segment_names(segments_to)
+    who = identity or context.clock.new_id()
+
+    def attempt() -> StartedEntry:
+        stored, visible = _read(context, given, announced, is_refresh=config.is_refresh)
+        entry_id, mine = find_own(stored.lineage, who)
+        if mine is not None:
+            return _resumed(context, mine)
+        replaced = tuple(visible) if isinstance(given, AllVisible) else given
+        request = StartRequest(
+            context.table,
+            entry_id,
+            replaced,
+            announced,
+            visible,
+            config.is_refresh,
+            force_cleanup,
+            context.clock.now_ms(),
+        )
+        return _commit(context, stored, request, decide_start(stored.lineage, request), who)
+
+    return context.retried("start", attempt)
+
+
+def find_own(lineage: Lineage, identity: str) -> tuple[str, LineageEntry | None]:
+    """The entry in progress that ``identity`` made, or else the id its next entry gets.
+
+    Ids are made from the identity and a count, so a retried task finds its own entry without having stored anything. The
+    count goes up when the same work is run again on purpose (its earlier entry was completed or reverted).
+    """
+    newest = -1
+    entry: LineageEntry | None = None
+    generation = 0
+    while generation <= newest + _GENERATIONS:
+        found = lineage.get(entry_id_for(lineage.table, identity, generation))
+        if found is not None:
+            newest, entry = generation, found
+        generation += 1
+    if entry is not None and entry.state is EntryState.IN_PROGRESS:
+        return entry.entry_id, entry
+    return entry_id_for(lineage.table, identity, newest + 1), None
+
+
+def _read(
+    context: Context, given: tuple[str, ...] | AllVisible, announced: tuple[str, ...], *, is_refresh: bool
+) -> tuple[StoredLineage, Collection[str]]:
+    """An append that announces nothing needs no look at what is visible."""
+    if not given and not announced and not is_refresh:
+        return context.records.read(), ()
+    return context.visible()
+
+
+def _resumed(context: Context, entry: LineageEntry) -> StartedEntry:
+    born = context.guard(entry.entry_id).born
+    return StartedEntry(entry.entry_id, born, entry.segments_from, entry.segments_to, resumed=True)
+
+
+def _commit(
+    context: Context, stored: StoredLineage, request: StartRequest, decision: StartDecision, identity: str
+) -> StartedEntry:
+    changed, guard_ops = _close_guards(context, decision)
+    made = context.records.make_guard(request.entry_id, Guard(identity=identity))
+    context.session.commit([context.records.write(stored, changed), made, *guard_ops])
+    guard = context.records.guard(request.entry_id)
+    if guard is None:  # reverted and dropped by somebody within a millisecond
+        raise EntryNotFoundError(
+            f"entry {request.entry_id} of table {context.table!r} was removed right after its start"
+        )
+    return StartedEntry(
+        request.entry_id,
+        guard.born,
+        request.segments_from,
+        request.segments_to,
+        resumed=False,
+        reverted=tuple(entry.entry_id for entry in decision.reverted),
+        cleaning=tuple(entry.entry_id for entry in decision.cleaning),
+    )
+
+
+def _close_guards(context: Context, decision: StartDecision) -> tuple[Lineage, list[Op]]:
+    """The lineage and the guard operations for the entries a forced start reverts, all in the start's transaction.
+
+    An entry with nothing left leaves the lineage at once (Pinot S7), but only when nobody ever asked to stage into it: an
+    entry that is gone reads as settled, so one that may have staged segments must stay until they are cleaned up.
+    """
+    changed = decision.lineage
+    ops: list[Op] = []
+    guards = context.records.guards(entry.entry_id for entry in decision.reverted)
+    for entry in decision.reverted:
+        stored = guards.get(entry.entry_id)
+        if stored is None:
+            continue
+        if not entry.joined_to and not stored.guard.stages:
+            changed = changed.without(entry.entry_id)
+            ops.append(Delete(context.records.guard_path(entry.entry_id), stored.version))
+        elif stored.guard.state is not GuardState.REVERTED:
+            closed = stored.reverted(context.clock.new_id())
+            ops.append(context.records.write_guard(entry.entry_id, stored, closed))
+    return changed, ops
+
+
+__all__ = ["ALL_VISIBLE", "AllVisible", "StartRefusedError", "StartedEntry", "find_own", "start"]

@@ -1,0 +1,1 @@
+"""Frozen value types without I/O: the words every other package speaks."""

@@ -1,0 +1,83 @@
+"""Names, checked before they become a znode path, an object key or a file name.
+
+Pinot forbids only ``\\ / : * ? " < > |`` in segment names and so lets a comma through, which its own lineage
+encoding then splits (docs/lineage.md, hazard H2). We allow a short alphabet instead.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable
+
+from airflow_provider_segments.exceptions import InvalidNameError
+
+MAX_NAME = 200
+"""Longest table or segment name: room for a suffix within the 255 bytes a file name may have."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+@~-]*")
+_ENTRY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ALLOWED = "letters, digits and _ . = + @ ~ -, not starting with a punctuation mark other than _"
+_ENTRY_NAMESPACE = uuid.UUID("b6f8a3f0-6d59-5f0e-9d0b-1a5a3c1f7e42")
+
+
+def check_table_name(name: str) -> str:
+    """Return ``name``. Raises :class:`InvalidNameError` when it cannot be a table's name."""
+    return _check("table", name)
+
+
+def check_segment_name(name: str) -> str:
+    """Return ``name``. Raises :class:`InvalidNameError` when it cannot be a segment's name."""
+    return _check("segment", name)
+
+
+def check_stager_name(name: str) -> str:
+    """Return ``name``. Raises :class:`InvalidNameError` when it cannot name a stager of an entry."""
+    if "." in name:
+        raise InvalidNameError(f"stager name {name!r} must not contain a dot: it is a field of a registry node's name")
+    return _check("stager", name)
+
+
+def check_segment_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return ``names`` as a tuple. Raises :class:`InvalidNameError` for the first bad or repeated one."""
+    checked = tuple(map(check_segment_name, names))
+    if len(set(checked)) != len(checked):
+        seen: set[str] = set()
+        twice = next(name for name in checked if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InvalidNameError(f"segment name {twice!r} is given twice in one list")
+    return checked
+
+
+def check_entry_id(entry_id: str) -> str:
+    """Return ``entry_id``. Raises :class:`InvalidNameError` unless it is a lower-case hyphenated UUID (Pinot's form)."""
+    if not isinstance(entry_id, str) or _ENTRY_ID.fullmatch(entry_id) is None:
+        raise InvalidNameError(f"{entry_id!r} is not a lineage entry id: expected a lower-case UUID with hyphens")
+    return entry_id
+
+
+def entry_id_for(table: str, identity: str, generation: int) -> str:
+    """The entry id of a push, the same for every retry: a UUID made from the table, who pushes, and which push.
+
+    ``identity`` names the work (for Airflow: DAG id, run id and task), not the attempt. ``generation`` counts up
+    when the same work is run again on purpose after its earlier entry was reverted or completed.
+    """
+    return str(uuid.uuid5(_ENTRY_NAMESPACE, f"{table}\n{identity}\n{generation}"))
+
+
+def entry_tag(entry_id: str) -> str:
+    """16 hexadecimal digits of the entry id, put into segment names so that no two pushes share one."""
+    return entry_id.replace("-", "")[:16]
+
+
+def _check(kind: str, name: str) -> str:
+    if not isinstance(name, str):
+        raise InvalidNameError(f"{kind} name must be a string, not {type(name).__name__}")
+    if not name:
+        raise InvalidNameError(f"{kind} name must not be empty")
+    if len(name) > MAX_NAME:
+        raise InvalidNameError(
+            f"{kind} name {name[:40]!r}... has {len(name)} characters; at most {MAX_NAME} are allowed"
+        )
+    if _NAME.fullmatch(name) is None:
+        raise InvalidNameError(f"{kind} name {name!r} is not allowed: use {_ALLOWED}")
+    return name

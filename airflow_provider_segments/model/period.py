@@ -1,0 +1,24 @@
+"""Pinot's period strings: ``1d``, ``12h``, ``4h30m``, ``0s``."""
+
+from __future__ import annotations
+
+import re
+
+from airflow_provider_segments.exceptions import InvalidConfigError
+
+_PERIOD = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.IGNORECASE)
+_SECONDS = (86_400, 3_600, 60, 1)
+
+
+def parse_period(text: str) -> int:
+    """Milliseconds of a period: days, hours, minutes, seconds in that order, each optional, not all absent.
+
+    Raises :class:`InvalidConfigError` for anything else. (Pinot falls back to a default with a warning; a retention
+    that silently becomes another one is how data gets lost, so we refuse.)
+    """
+    found = _PERIOD.fullmatch(text.strip())
+    if found is None or not any(found.groups()):
+        raise InvalidConfigError(
+            f"period {text!r} is not valid; write days, hours, minutes, seconds, as in 1d, 4h30m, 0s"
+        )
+    return 1000 * sum(int(count or 0) * unit for count, unit in zip(found.groups(), _SECONDS, strict=True))

@@ -1,0 +1,81 @@
+"""Segments as they are staged, stored and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from airflow_provider_segments.exceptions import CorruptRecordError
+from airflow_provider_segments.model.interval import Interval, parse_chunk
+
+
+class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a build reports of one segment and the registry keeps, as one JSON array.
+
+    ``file`` is the object's name below its entry's prefix; ``rows`` and ``bytes`` are counts; ``crc32`` is the CRC-32
+    of the object's bytes; ``min_time_ms`` and ``max_time_ms`` bound the time column, both ends inclusive, ``None``
+    without one. ``columns`` maps a column to ``[min, max, null count]`` where the build was asked for it.
+    Encoded positionally: new fields go to the end and need a default.
+    """
+
+    name: str
+    file: str
+    rows: int
+    bytes: int
+    crc32: int
+    min_time_ms: int | None = None
+    max_time_ms: int | None = None
+    columns: dict[str, list[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """One segment a build hands to ``stage``: its time chunk (see ``model.interval``) and its record."""
+
+    chunk: str
+    record: SegmentRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One registered segment as readers see it.
+
+    ``key`` is the object's key in the store, ``chunk`` its time chunk's name, ``born`` the zxid of the lineage write
+    that created its entry; the other fields as in :class:`SegmentRecord`.
+    """
+
+    name: str
+    key: str
+    chunk: str
+    entry_id: str
+    born: int
+    rows: int
+    bytes: int
+    crc32: int
+    min_time_ms: int | None
+    max_time_ms: int | None
+    columns: dict[str, list[Any]] | None
+
+    @property
+    def interval(self) -> Interval:
+        """The interval of the segment's time chunk."""
+        return parse_chunk(self.chunk)
+
+
+_ENCODER = msgspec.json.Encoder()
+_RECORDS = msgspec.json.Decoder(list[SegmentRecord])
+
+
+def encode_record(record: SegmentRecord) -> bytes:
+    """The record as the registry stores it."""
+    return _ENCODER.encode(record)
+
+
+def decode_records(payload: bytes | msgspec.Raw, where: str) -> list[SegmentRecord]:
+    """Records from a JSON array. Raises :class:`CorruptRecordError` naming ``where`` they were read from."""
+    try:
+        return _RECORDS.decode(payload)
+    except msgspec.DecodeError as error:
+        raise CorruptRecordError(f"{where}: segment records cannot be decoded: {error}") from error

@@ -1,0 +1,1 @@
+"""Which segments a table has, by time chunk."""

@@ -1,0 +1,153 @@
+"""Reading and changing a table's registry.
+
+Shards only ever gain hidden segments (``stage``, whose entry is in progress) and lose hidden ones (clean-up). The root
+znode ``SEGMENTS/<table>`` remembers removals, for readers: see :class:`Root`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from airflow_provider_segments.exceptions import CorruptRecordError, OutcomeUnknownError, TableNotFoundError
+from airflow_provider_segments.model.interval import Interval, parse_chunk
+from airflow_provider_segments.paths import ClusterPaths
+from airflow_provider_segments.registry import shard as shards
+from airflow_provider_segments.registry.shard import Shard, ShardName
+from airflow_provider_segments.zookeeper import Check, CommitConflictError, Create, Op, ZooKeeperSession
+from airflow_provider_segments.zookeeper.session import MAX_REQUEST, request_size
+
+_FORMAT = 1
+
+
+class Root(msgspec.Struct, frozen=True):
+    """What the registry's root remembers of removals.
+
+    ``removed_at`` is the highest lineage zxid that made a removal legal. A reader whose lineage is older takes a newer
+    one: it may miss what it should see. ``history_floor`` is the highest zxid at which an entry was completed or
+    reverted whose traces are gone: no snapshot as of an earlier time can be put together any more.
+    """
+
+    removed_at: int = 0
+    history_floor: int = 0
+    format: int = _FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRoot:
+    """The root as it was read; ``changed`` is the zxid of its last change, which is the last removal of all."""
+
+    root: Root
+    version: int
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryRead:
+    """Shards of some chunks, and the root as it was after they were read."""
+
+    shards: tuple[Shard, ...]
+    root: StoredRoot
+
+
+_ROOT = msgspec.json.Decoder(Root)
+
+
+class Registry:
+    """The registry of one table."""
+
+    def __init__(self, session: ZooKeeperSession, paths: ClusterPaths, table: str) -> None:
+        self._session = session
+        self.table = table
+        self.path = paths.registry(table)
+
+    def read(self, wanted: Callable[[ShardName], bool], interval: Interval | None = None) -> RegistryRead:
+        """Shards ``wanted`` of the chunks that overlap ``interval`` (all without one), then the root.
+
+        A shard that goes away in between is left out; whether that matters to the reader, the root says.
+        Raises :class:`TableNotFoundError` and :class:`CorruptRecordError`.
+        """
+        names = [name for name in self.shard_names(interval) if wanted(name)]
+        nodes = self._session.get_many([name.path for name in names])
+        found = [shards.decode(name, node.data, node.version) for name, node in zip(names, nodes, strict=True) if node]
+        return RegistryRead(tuple(found), self.root())
+
+    def shard_names(self, interval: Interval | None = None) -> list[ShardName]:
+        """All shards of the chunks that overlap ``interval``, from two round trips of names."""
+        chunks = [
+            chunk
+            for chunk in self._session.children(self.path)
+            if interval is None or parse_chunk(chunk).overlaps(interval)
+        ]
+        parents = [f"{self.path}/{chunk}" for chunk in chunks]
+        below = self._session.children_many(parents)
+        return [
+            shards.parse_name(chunk, parent, node)
+            for chunk, parent, nodes in zip(chunks, parents, below, strict=True)
+            for node in nodes
+        ]
+
+    def of_entry(self, entry_id: str) -> tuple[Shard, ...]:
+        """The shards staged into one entry, by whichever stager and attempt."""
+        return self.read(lambda name: name.entry_id == entry_id).shards
+
+    def root(self) -> StoredRoot:
+        """The root record. Raises :class:`TableNotFoundError` when the table was never made."""
+        node = self._session.get(self.path)
+        if node is None:
+            raise TableNotFoundError(f"table {self.table!r} is not in this cluster; apply its config first")
+        try:
+            root = _ROOT.decode(node.data) if node.data else Root()
+        except msgspec.DecodeError as error:
+            raise CorruptRecordError(f"{self.path}: not a readable registry root ({error})") from error
+        return StoredRoot(root, node.version, node.mzxid)
+
+    def shard_payloads(
+        self, entry_id: str, born: int, stager: str, attempt: int, by_chunk: Mapping[str, Sequence[bytes]]
+    ) -> dict[str, bytes]:
+        """Paths and contents of the shards for encoded records. The same input gives the same shards."""
+        payloads = {}
+        for chunk, records in by_chunk.items():
+            for number, group in enumerate(shards.split(records)):
+                path = f"{self.path}/{chunk}/{entry_id}.{stager}.{attempt}.{number}"
+                payloads[path] = shards.encode(entry_id, born, group)
+        return payloads
+
+    def create_shards(self, payloads: Mapping[str, bytes], fence: Check) -> dict[str, bytes]:
+        """Try to create each shard, in transactions that all check ``fence``; returns those that are not known to exist.
+
+        An empty result means that every shard was created by this call. The caller decides what to do about the rest.
+        """
+        self._session.ensure({path.rpartition("/")[0] for path in payloads})
+        creates = [Create(path, data) for path, data in payloads.items()]
+        batches = [[fence, *batch] for batch in pack(creates, request_size([fence]))]
+        outcomes = self._session.commit_many(batches)
+        return {
+            op.path: op.data
+            for ops, outcome in zip(batches, outcomes, strict=True)
+            if isinstance(outcome, CommitConflictError | OutcomeUnknownError)
+            for op in ops
+            if isinstance(op, Create)
+        }
+
+    def standing(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Contents of those of ``paths`` that exist."""
+        listed = list(paths)
+        nodes = self._session.get_many(listed)
+        return {path: node.data for path, node in zip(listed, nodes, strict=True) if node is not None}
+
+
+def pack(ops: Iterable[Op], overhead: int = 0) -> list[list[Op]]:
+    """``ops`` in order, in groups that each fit into one request beside ``overhead`` bytes."""
+    groups: list[list[Op]] = []
+    room = 0
+    for op in ops:
+        size = request_size([op])
+        if size > room or len(groups[-1]) >= 1000:
+            groups.append([])
+            room = MAX_REQUEST - overhead
+        groups[-1].append(op)
+        room -= size
+    return groups

@@ -1,0 +1,44 @@
+"""The one retry loop around compare-and-sets: bounded, jittered, and deciding again from what it just read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.exceptions import ContentionError, OutcomeUnknownError
+from airflow_provider_segments.zookeeper import CommitConflictError, ZooKeeperSession
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """``attempts`` tries with full jitter between them: up to ``base`` seconds, doubling up to ``cap``."""
+
+    attempts: int = 100
+    base: float = 0.002
+    cap: float = 0.25
+
+    def run(self, what: str, session: ZooKeeperSession, clock: Clock, attempt: Callable[[], _T]) -> _T:
+        """Call ``attempt`` until it returns.
+
+        ``attempt`` must read, decide and commit from scratch each time, and recognise a write of its own that landed
+        although its reply was lost. Raises :class:`ContentionError` when the last try was refused (nothing was changed)
+        and :class:`OutcomeUnknownError` when nobody knows.
+        """
+        for number in range(self.attempts):
+            try:
+                return attempt()
+            except CommitConflictError as conflict:
+                last: CommitConflictError | OutcomeUnknownError = conflict
+            except OutcomeUnknownError as unknown:
+                last = unknown
+                session.sync("/")  # the server we reach next may lag behind the one that took our write
+            clock.sleep(clock.uniform(0, min(self.cap, self.base * 2**number)))
+        if isinstance(last, OutcomeUnknownError):
+            raise OutcomeUnknownError(f"{what}: the last of {self.attempts} attempts may have landed: {last}") from last
+        raise ContentionError(
+            f"{what}: other writers won all {self.attempts} attempts; nothing was changed ({last})"
+        ) from last

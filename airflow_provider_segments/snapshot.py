@@ -1,0 +1,224 @@
+"""What is visible: the one place that decides it.
+
+A snapshot is the lineage at zxid v and, of the registry read *after* it, the segments born at or before v whose entry is
+COMPLETED in that lineage or has left it, less what the lineage hides. Writers cannot starve readers: a push that starts or
+ends meanwhile changes nothing at v. Only a removal can; the registry's root says so, and then the reader takes a newer
+lineage. ``tests/model`` explores every interleaving of this with pushes, reverts and clean-ups, and shows a bad history
+for each part of the rule that is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from airflow_provider_segments.exceptions import ContentionError, SnapshotRefusedError
+from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
+from airflow_provider_segments.lineage.records import LineageRecords, StoredLineage
+from airflow_provider_segments.lineage.routing import hidden_names
+from airflow_provider_segments.lineage.rules import find
+from airflow_provider_segments.model.interval import ALL_TIME, MAX_MS, MIN_MS, Interval
+from airflow_provider_segments.model.lineage import EntryState, Lineage
+from airflow_provider_segments.model.segment import Segment, SegmentRecord
+from airflow_provider_segments.registry.registry import Registry
+from airflow_provider_segments.registry.shard import Shard, ShardName
+from airflow_provider_segments.storage.base import ObjectStore, entry_prefix
+
+_ATTEMPTS = 50  # each failure needs a new clean-up of this table within the milliseconds of a read
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The segments of one table that belong together, and the lineage ``zxid`` they were taken at.
+
+    ``interval`` is the asked-for time range; segments are whole, so rows outside of it are the reader's to filter. Lists
+    are in the order of time chunks. ``len()`` is the number of segments.
+    """
+
+    table: str
+    zxid: int
+    interval: Interval
+    blocks: tuple[tuple[Shard, Sequence[SegmentRecord]], ...] = field(repr=False)
+    storage: ObjectStore = field(repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return sum(len(records) for _, records in self.blocks)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all segments."""
+        return sum(record.rows for record in self._records())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all objects."""
+        return sum(record.bytes for record in self._records())
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the segments."""
+        return [record.name for record in self._records()]
+
+    @cached_property
+    def files(self) -> list[str]:
+        """Object keys of the segments."""
+        found: list[str] = []
+        for shard, records in self.blocks:
+            prefix = entry_prefix(self.table, shard.name.entry_id)
+            found += [prefix + record.file for record in records]
+        return found
+
+    @cached_property
+    def urls(self) -> list[str]:
+        """Addresses of the objects, for Spark and Arrow."""
+        return [self.storage.url(key) for key in self.files]
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """The segments."""
+        return [
+            Segment(
+                record.name,
+                entry_prefix(self.table, shard.name.entry_id) + record.file,
+                shard.name.chunk,
+                shard.name.entry_id,
+                shard.born,
+                record.rows,
+                record.bytes,
+                record.crc32,
+                record.min_time_ms,
+                record.max_time_ms,
+                record.columns,
+            )
+            for shard, records in self.blocks
+            for record in records
+        ]
+
+    def _records(self) -> Iterator[SegmentRecord]:
+        return (record for _, records in self.blocks for record in records)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReader:
+    """Takes snapshots of one table."""
+
+    table: str
+    records: LineageRecords
+    registry: Registry
+    storage: ObjectStore
+
+    def take(self, start: int | None = None, end: int | None = None, *, as_of: str | None = None) -> Snapshot:
+        """The visible segments of chunks and segments that overlap ``[start, end)`` (UTC milliseconds; ``None`` is open).
+
+        ``as_of`` takes the table as it was right after that lineage entry was completed. Raises :class:`ValueError` for an
+        empty range, :class:`TableNotFoundError`, :class:`EntryNotFoundError`, :class:`SnapshotRefusedError` when the past
+        is no longer there in full, and :class:`CorruptRecordError`.
+        """
+        interval = Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
+        return self._take(interval, as_of)[1]
+
+    def visible(self) -> tuple[StoredLineage, Collection[str]]:
+        """The lineage and, under exactly that lineage, the names of all visible segments."""
+        stored, snapshot = self._take(ALL_TIME, None)
+        return stored, snapshot.names
+
+    def staged(self, shards: Sequence[Shard]) -> Snapshot:
+        """The segments of one entry's shards as a snapshot of their own, for looking at a push before its switch."""
+        return Snapshot(
+            self.table, 0, ALL_TIME, tuple((shard, shard.records) for shard in _in_time_order(shards)), self.storage
+        )
+
+    def _take(self, interval: Interval, as_of: str | None) -> tuple[StoredLineage, Snapshot]:
+        for _ in range(_ATTEMPTS):
+            stored = self.records.read()
+            view = _present(stored) if as_of is None else self._past(stored, as_of)
+            read = self.registry.read(view.may_show, interval)
+            if read.root.root.removed_at > stored.zxid:
+                continue
+            if as_of is not None and read.root.root.history_floor > view.horizon:
+                raise _forgotten(self.table, as_of)
+            blocks = _visible_blocks(view, read.shards, interval)
+            return stored, Snapshot(self.table, stored.zxid, interval, blocks, self.storage)
+        raise ContentionError(f"snapshot of table {self.table!r}: a clean-up overtook all {_ATTEMPTS} attempts")
+
+    def _past(self, stored: StoredLineage, as_of: str) -> _View:
+        """The lineage as it was right after ``as_of`` was completed, put together from the guards' zxids."""
+        entry = find(stored.lineage, as_of)
+        guards = self.records.guards(stored.lineage.entries)
+        if entry.state is not EntryState.COMPLETED or as_of not in guards:
+            raise SnapshotRefusedError(
+                "not-completed", f"snapshot refused: the entry is {entry.state.value}", table=self.table, entry_id=as_of
+            )
+        horizon = guards[as_of].changed
+        past = Lineage(stored.lineage.table)
+        for one in stored.lineage:
+            past = past.put(one.moved_to(_state_at(guards.get(one.entry_id), one.state, horizon), one.timestamp_ms))
+        return _View(past, horizon)
+
+
+@dataclass(frozen=True)
+class _View:
+    """A lineage and the zxid up to which entries may have been born."""
+
+    lineage: Lineage
+    horizon: int
+
+    def may_show(self, name: ShardName) -> bool:
+        """Whether the shard's entry is completed, or has left the lineage and so is settled."""
+        entry = self.lineage.get(name.entry_id)
+        return entry is None or entry.state is EntryState.COMPLETED
+
+    @cached_property
+    def hidden(self) -> set[str]:
+        """Names the lineage hides."""
+        return hidden_names(self.lineage)
+
+
+def _present(stored: StoredLineage) -> _View:
+    return _View(stored.lineage, stored.zxid)
+
+
+def _state_at(guard: StoredGuard | None, state: EntryState, horizon: int) -> EntryState:
+    """The state an entry had at ``horizon``. Without a guard (another tool made it) its present state has to do."""
+    if guard is None or guard.changed <= horizon:
+        return state
+    if guard.guard.state is GuardState.REVERTED and 0 < guard.guard.completed_at <= horizon:
+        return EntryState.COMPLETED
+    return EntryState.IN_PROGRESS if guard.guard.state is not GuardState.REVERTED else EntryState.REVERTED
+
+
+def _visible_blocks(
+    view: _View, shards: Sequence[Shard], interval: Interval
+) -> tuple[tuple[Shard, Sequence[SegmentRecord]], ...]:
+    shown = _shown_by(view.hidden, interval)
+    born = [shard for shard in shards if shard.born <= view.horizon]
+    blocks = [(shard, shown(shard.records)) for shard in _in_time_order(born)]
+    return tuple((shard, records) for shard, records in blocks if records)
+
+
+def _shown_by(hidden: Collection[str], interval: Interval) -> Callable[[list[SegmentRecord]], list[SegmentRecord]]:
+    if interval == ALL_TIME:
+        return lambda records: [record for record in records if record.name not in hidden] if hidden else records
+    return lambda records: [record for record in records if record.name not in hidden and _overlaps(record, interval)]
+
+
+def _overlaps(record: SegmentRecord, interval: Interval) -> bool:
+    """Whether the segment's own times reach into the interval. Both of its ends are inclusive."""
+    if record.min_time_ms is None or record.max_time_ms is None:
+        return True
+    return record.min_time_ms < interval.end_ms and record.max_time_ms >= interval.start_ms
+
+
+def _in_time_order(shards: Sequence[Shard]) -> list[Shard]:
+    return sorted(shards, key=lambda shard: (shard.name.interval.start_ms, shard.name.path))
+
+
+def _forgotten(table: str, as_of: str) -> SnapshotRefusedError:
+    return SnapshotRefusedError(
+        "history-cleaned",
+        "snapshot refused: segments that were visible then have been cleaned up",
+        table=table,
+        entry_id=as_of,
+        hint="Lengthen replacedSegmentsRetentionPeriod to keep more history.",
+    )

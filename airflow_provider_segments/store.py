@@ -1,0 +1,215 @@
+"""``SegmentStore``, the one object a caller opens, and ``Table``, everything on one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
+from airflow_provider_segments.config_store import ConfigStore
+from airflow_provider_segments.deletion.mark import Marker
+from airflow_provider_segments.exceptions import EntryNotFoundError
+from airflow_provider_segments.lineage import cleanup, end, revert, stage, start
+from airflow_provider_segments.lineage.cleanup import CleanedUp
+from airflow_provider_segments.lineage.context import Context
+from airflow_provider_segments.lineage.end import EndedEntry
+from airflow_provider_segments.lineage.records import LineageRecords
+from airflow_provider_segments.lineage.revert import RevertedEntry
+from airflow_provider_segments.lineage.stage import StagedPush, StageTicket
+from airflow_provider_segments.lineage.staged import sort_out
+from airflow_provider_segments.lineage.start import AllVisible, StartedEntry
+from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.lineage import EntryState, Lineage
+from airflow_provider_segments.model.names import check_table_name
+from airflow_provider_segments.model.segment import StagedSegment
+from airflow_provider_segments.paths import ClusterPaths
+from airflow_provider_segments.registry.registry import Registry
+from airflow_provider_segments.retrying import Retry
+from airflow_provider_segments.snapshot import Snapshot, SnapshotReader
+from airflow_provider_segments.storage import open_store
+from airflow_provider_segments.storage.base import ObjectStore
+from airflow_provider_segments.zookeeper import ZooKeeperSession, ZooKeeperSettings
+
+DEFAULT_CLUSTER = "segments"
+
+
+class SegmentStore:
+    """The tables of one cluster: metadata in ZooKeeper, data in one object store. Close it, or use it in a ``with``."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        cluster: str,
+        storage: ObjectStore,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        retry: Retry | None = None,
+    ) -> None:
+        self.session = session
+        self.storage = storage
+        self.paths = ClusterPaths(cluster)
+        self.clock = clock
+        self.retry = retry or Retry()
+        self.configs = ConfigStore(session, self.paths)
+
+    @classmethod
+    def connect(
+        cls,
+        zk_hosts: str = "",
+        cluster: str = DEFAULT_CLUSTER,
+        storage_uri: str = "",
+        *,
+        zookeeper: ZooKeeperSettings | None = None,
+        storage: ObjectStore | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        retry: Retry | None = None,
+    ) -> Self:
+        """Open a cluster at ``zk_hosts`` (``host:port,host:port/chroot``) whose objects are at ``storage_uri``
+        (``file:///folder`` or ``s3://bucket/prefix``); ``zookeeper`` and ``storage`` say more than the two can.
+
+        Raises :class:`MetadataUnavailableError` when no ZooKeeper answers, and :class:`InvalidConfigError`.
+        """
+        store = storage if storage is not None else open_store(storage_uri)
+        settings = zookeeper or ZooKeeperSettings(hosts=zk_hosts)
+        session = ZooKeeperSession.connect(settings, sleep=clock.sleep, monotonic=clock.monotonic)
+        return cls(session, cluster, store, clock=clock, retry=retry)
+
+    def table(self, name: str) -> Table:
+        """One table; it need not exist yet. Raises :class:`InvalidNameError`."""
+        return Table(self, name)
+
+    def tables(self) -> list[str]:
+        """Names of the tables, sorted."""
+        return self.configs.tables()
+
+    def apply_config(self, config: TableConfig) -> str:
+        """Make or change a table: ``created``, ``updated`` or ``unchanged``. Applying the same config again is harmless."""
+        what = f"apply_config of table {config.name!r}"
+        return self.retry.run(what, self.session, self.clock, partial(self.configs.apply, config))
+
+    def close(self) -> None:
+        """End the ZooKeeper session."""
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Table:
+    """Everything on one table. Methods are documented where the protocol is: ``lineage/start.py`` and its neighbours."""
+
+    def __init__(self, store: SegmentStore, name: str) -> None:
+        self.store = store
+        self.name = check_table_name(name)
+        self.storage = store.storage
+        records = LineageRecords(store.session, store.paths, name)
+        registry = Registry(store.session, store.paths, name)
+        self._reader = SnapshotReader(name, records, registry, store.storage)
+        self._context = Context(
+            name,
+            store.session,
+            records,
+            registry,
+            store.storage,
+            Marker(store.session, store.paths, registry, store.clock),
+            store.clock,
+            store.retry,
+            self.config,
+            self._reader.visible,
+        )
+
+    def config(self) -> TableConfig:
+        """The table's config. Raises :class:`TableNotFoundError`."""
+        return self.store.configs.get(self.name)
+
+    def lineage(self) -> Lineage:
+        """The table's lineage now. Raises :class:`TableNotFoundError` and :class:`CorruptRecordError`."""
+        self.config()
+        return self._context.records.read().lineage
+
+    def start(
+        self,
+        segments_from: Sequence[str] | AllVisible | None = None,
+        segments_to: Sequence[str] = (),
+        *,
+        identity: str | None = None,
+        force_cleanup: bool = False,
+    ) -> StartedEntry:
+        """Announce a replacement: see :func:`.lineage.start.start`.
+
+        A forced start that lets the snapshot before the last one go marks its segments for deletion here.
+        """
+        started = start.start(self._context, segments_from, segments_to, identity=identity, force_cleanup=force_cleanup)
+        for entry_id in started.cleaning:
+            cleanup.remove_replaced(self._context, entry_id)
+        return started
+
+    def open_stage(self, entry_id: str, stager: str = "build") -> StageTicket:
+        """Begin an attempt to stage into an entry: see :func:`.lineage.stage.open_stage`."""
+        return stage.open_stage(self._context, entry_id, stager)
+
+    def stage(self, ticket: StageTicket, segments: Sequence[StagedSegment]) -> StagedPush:
+        """Register built segments, hidden, under their entry: see :func:`.lineage.stage.stage`."""
+        return stage.stage(self._context, ticket, segments)
+
+    def staged(self, entry_id: str) -> Snapshot:
+        """What is staged into an entry and would become visible with its end. Raises :class:`EntryNotFoundError`."""
+        guard = self._context.guard(entry_id)
+        return self._reader.staged(sort_out(guard.guard, self._context.registry.of_entry(entry_id)).current)
+
+    def end(self, entry_id: str, segments_to: Sequence[str] | None = None, *, allow_empty: bool = False) -> EndedEntry:
+        """Switch: see :func:`.lineage.end.end`."""
+        return end.end(self._context, entry_id, segments_to, allow_empty=allow_empty)
+
+    def revert(self, entry_id: str, *, force: bool = False, identity: str | None = None) -> RevertedEntry:
+        """Roll back: see :func:`.lineage.revert.revert`."""
+        return revert.revert(self._context, entry_id, force=force, identity=identity)
+
+    def preview_revert(self, entry_id: str, *, force: bool = False) -> RevertedEntry:
+        """What :meth:`revert` would do, or the error it would raise. Changes nothing."""
+        return revert.preview(self._context, entry_id, force=force)
+
+    def cleanup(self) -> CleanedUp:
+        """One pass of the lineage clean-up: see :func:`.lineage.cleanup.run`."""
+        return cleanup.run(self._context)
+
+    def snapshot(self, start: int | None = None, end: int | None = None, *, as_of: str | None = None) -> Snapshot:
+        """What is visible: see :meth:`.snapshot.SnapshotReader.take`."""
+        return self._reader.take(start, end, as_of=as_of)
+
+    def resolve_entry(self, entry: str) -> str:
+        """The id meant by ``entry``: an id, the unique beginning of one (4 characters or more), or ``latest``, the entry
+        that was completed last. Raises :class:`EntryNotFoundError`."""
+        lineage = self.lineage()
+        if entry == "latest":
+            return self._latest(lineage)
+        if entry in lineage.entries:
+            return entry
+        found = [entry_id for entry_id in lineage.entries if len(entry) >= 4 and entry_id.startswith(entry)]
+        if len(found) != 1:
+            problem = f"{len(found)} lineage entries begin with" if found else "no lineage entry is called"
+            raise EntryNotFoundError(f"table {self.name!r}: {problem} {entry!r}")
+        return found[0]
+
+    def _latest(self, lineage: Lineage) -> str:
+        """The order of completions is ZooKeeper's, not the clocks'. Entries of other tools have no guard and count first."""
+        completed = {entry.entry_id: entry.timestamp_ms for entry in lineage.in_state(EntryState.COMPLETED)}
+        if not completed:
+            raise EntryNotFoundError(f"table {self.name!r} has no completed replacement")
+        guards = self._context.records.guards(completed)
+        zxids = {entry_id: guard.changed for entry_id, guard in guards.items()}
+        return max(completed, key=lambda entry_id: (zxids.get(entry_id, 0), completed[entry_id]))
+
+
+def with_clock(store: SegmentStore, **changes: Any) -> SegmentStore:
+    """The same store and session under another clock: for tests, and for a clean-up at a given time."""
+    clock = replace(store.clock, **changes)
+    return SegmentStore(store.session, store.paths.cluster, store.storage, clock=clock, retry=store.retry)
