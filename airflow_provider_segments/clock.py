@@ -16,8 +16,8 @@ def system_now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """``now_ms``: wall clock in epoch milliseconds, for people and retention periods. ``monotonic`` and ``sleep`` are in
-    seconds. ``uniform(a, b)`` spreads retries. ``new_id`` makes a random UUID string."""
+    """``now_ms``: wall clock in epoch milliseconds, for people and retention periods. ``monotonic`` and ``sleep`` are
+    in seconds. ``uniform(a, b)`` spreads retries. ``new_id`` makes a random UUID string."""
 
     now_ms: Callable[[], int] = system_now_ms
     monotonic: Callable[[], float] = time.monotonic

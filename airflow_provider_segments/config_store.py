@@ -33,7 +33,8 @@ class ConfigStore:
         if node is None:
             known = ", ".join(self.tables()[:10]) or "none"
             raise TableNotFoundError(
-                f"table {table!r} has no config in cluster {self._paths.cluster!r}; apply one first. Tables here: {known}"
+                f"table {table!r} has no config in cluster {self._paths.cluster!r}; apply one first. "
+                f"Tables here: {known}"
             )
         return self._decode(table, node)
 

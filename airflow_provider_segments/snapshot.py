@@ -1,9 +1,10 @@
 """What is visible: the one place that decides it.
 
-A snapshot is the lineage at zxid v and, of the registry read *after* it, the segments born at or before v whose entry is
-COMPLETED in that lineage or has left it, less what the lineage hides. Writers cannot starve readers: a push that starts or
-ends meanwhile changes nothing at v. Only a removal can; the registry's root says so, and then the reader takes a newer
-lineage. ``tests/model`` explores every interleaving of this with pushes, reverts and clean-ups, and shows a bad history
+A snapshot is the lineage at zxid v and, of the registry read *after* it, the segments born at or before v whose entry
+is COMPLETED in that lineage or has left it, less what the lineage hides. Writers cannot starve readers: a push that
+starts or ends meanwhile changes nothing at v. Only a removal can; the registry's root says so, and then the reader
+takes a newer lineage. ``tests/model`` explores every interleaving of this with pushes, reverts and clean-ups, and
+shows a bad history
 for each part of the rule that is left out.
 """
 
@@ -32,8 +33,8 @@ _ATTEMPTS = 50  # each failure needs a new clean-up of this table within the mil
 class Snapshot:
     """The segments of one table that belong together, and the lineage ``zxid`` they were taken at.
 
-    ``interval`` is the asked-for time range; segments are whole, so rows outside of it are the reader's to filter. Lists
-    are in the order of time chunks. ``len()`` is the number of segments.
+    ``interval`` is the asked-for time range; segments are whole, so rows outside of it are the reader's to filter.
+    Lists are in the order of time chunks. ``len()`` is the number of segments.
     """
 
     table: str
@@ -109,11 +110,12 @@ class SnapshotReader:
     storage: ObjectStore
 
     def take(self, start: int | None = None, end: int | None = None, *, as_of: str | None = None) -> Snapshot:
-        """The visible segments of chunks and segments that overlap ``[start, end)`` (UTC milliseconds; ``None`` is open).
+        """The visible segments of chunks and segments that overlap ``[start, end)`` (UTC milliseconds; ``None`` is
+        open).
 
-        ``as_of`` takes the table as it was right after that lineage entry was completed. Raises :class:`ValueError` for an
-        empty range, :class:`TableNotFoundError`, :class:`EntryNotFoundError`, :class:`SnapshotRefusedError` when the past
-        is no longer there in full, and :class:`CorruptRecordError`.
+        ``as_of`` takes the table as it was right after that lineage entry was completed. Raises :class:`ValueError`
+        for an empty range, :class:`TableNotFoundError`, :class:`EntryNotFoundError`, :class:`SnapshotRefusedError`
+        when the past is no longer there in full, and :class:`CorruptRecordError`.
         """
         interval = Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
         return self._take(interval, as_of)[1]

@@ -86,7 +86,8 @@ class SegmentStore:
         return self.configs.tables()
 
     def apply_config(self, config: TableConfig) -> str:
-        """Make or change a table: ``created``, ``updated`` or ``unchanged``. Applying the same config again is harmless."""
+        """Make or change a table: ``created``, ``updated`` or ``unchanged``. Applying the same config again is
+        harmless."""
         what = f"apply_config of table {config.name!r}"
         return self.retry.run(what, self.session, self.clock, partial(self.configs.apply, config))
 
@@ -104,7 +105,8 @@ class SegmentStore:
 
 
 class Table:
-    """Everything on one table. Methods are documented where the protocol is: ``lineage/start.py`` and its neighbours."""
+    """Everything on one table. Methods are documented where the protocol is: ``lineage/start.py`` and its
+    neighbours."""
 
     def __init__(self, store: SegmentStore, name: str) -> None:
         self.store = store
@@ -186,8 +188,8 @@ class Table:
         return self._reader.take(start, end, as_of=as_of)
 
     def resolve_entry(self, entry: str) -> str:
-        """The id meant by ``entry``: an id, the unique beginning of one (4 characters or more), or ``latest``, the entry
-        that was completed last. Raises :class:`EntryNotFoundError`."""
+        """The id meant by ``entry``: an id, the unique beginning of one (4 characters or more), or ``latest``, the
+        entry that was completed last. Raises :class:`EntryNotFoundError`."""
         lineage = self.lineage()
         if entry == "latest":
             return self._latest(lineage)
@@ -200,7 +202,8 @@ class Table:
         return found[0]
 
     def _latest(self, lineage: Lineage) -> str:
-        """The order of completions is ZooKeeper's, not the clocks'. Entries of other tools have no guard and count first."""
+        """The order of completions is ZooKeeper's, not the clocks'. Entries of other tools have no guard and count
+        first."""
         completed = {entry.entry_id: entry.timestamp_ms for entry in lineage.in_state(EntryState.COMPLETED)}
         if not completed:
             raise EntryNotFoundError(f"table {self.name!r} has no completed replacement")

@@ -1,7 +1,7 @@
 """Clean-up of the lineage in two cycles (Pinot RetentionManager): one marks segments, a later one drops the entry.
 
-An entry may only leave the lineage when the segments it hides have left the registry: otherwise they would appear. Every
-decision is a compare-and-set on the lineage it was made on, and is made again from what a lost one reads.
+An entry may only leave the lineage when the segments it hides have left the registry: otherwise they would appear.
+Every decision is a compare-and-set on the lineage it was made on, and is made again from what a lost one reads.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from airflow_provider_segments.registry.registry import Root, StoredRoot
 from airflow_provider_segments.zookeeper import Check, Delete, Op, SetData
 
 WRITE_GRACE_MS = 3_600_000
-"""How long a reverted entry is kept as a tombstone: longer than the longest write to the store can take, so that an object
-that lands late (a blocked PUT, a speculative task) still lies under the prefix of an entry that will be swept again."""
+"""How long a reverted entry is kept as a tombstone: longer than the longest write to the store can take, so that an
+object that lands late (a blocked PUT, a speculative task) still lies under the prefix of an entry that will be swept
+again."""
 
 
 @dataclass(slots=True)
@@ -32,7 +33,8 @@ class CleanedUp:
 
 
 def run(context: Context) -> CleanedUp:
-    """One pass over all entries of the table. Raises what ``Retry.run`` raises; a pass that was cut off is run again."""
+    """One pass over all entries of the table. Raises what ``Retry.run`` raises; a pass that was cut off is run
+    again."""
     config = context.config()
     report = CleanedUp()
     for entry_id, entry in list(context.records.read().lineage.entries.items()):
@@ -50,8 +52,8 @@ def run(context: Context) -> CleanedUp:
 def remove_replaced(context: Context, entry_id: str) -> int:
     """Remove the segments a COMPLETED entry replaced from the registry and queue their objects; returns how many.
 
-    The entry carries the mark that it can no longer be reverted before the first segment goes: a revert that looked before
-    and wrote after would make deleted data visible.
+    The entry carries the mark that it can no longer be reverted before the first segment goes: a revert that looked
+    before and wrote after would make deleted data visible.
     """
 
     def attempt() -> int:

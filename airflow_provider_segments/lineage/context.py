@@ -20,8 +20,8 @@ from airflow_provider_segments.zookeeper import ZooKeeperSession
 _T = TypeVar("_T")
 
 VisibleReader = Callable[[], tuple[StoredLineage, Collection[str]]]
-"""Reads the lineage and, under exactly that lineage, the names readers see. Given by ``snapshot.py``, the one place that
-decides what is visible."""
+"""Reads the lineage and, under exactly that lineage, the names readers see. Given by ``snapshot.py``, the one place
+that decides what is visible."""
 
 
 @dataclass(frozen=True, slots=True)

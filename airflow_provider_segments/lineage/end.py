@@ -1,4 +1,5 @@
-"""``end``: the switch. After every check, one transaction completes the entry, and readers see ``to`` instead of ``from``."""
+"""``end``: the switch. After every check, one transaction completes the entry, and readers see ``to`` instead of
+``from``."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from airflow_provider_segments.zookeeper import Check, CommitConflictError, Op
 
 @dataclass(frozen=True, slots=True)
 class EndedEntry:
-    """A completed replacement. ``switch_ms`` is how long the switching transaction took; ``already`` says that the entry
-    had been completed before this call (then ``rows`` and ``bytes`` are those that were staged)."""
+    """A completed replacement. ``switch_ms`` is how long the switching transaction took; ``already`` says that the
+    entry had been completed before this call (then ``rows`` and ``bytes`` are those that were staged)."""
 
     entry_id: str
     segments_from: tuple[str, ...]
@@ -91,8 +92,9 @@ def _prepare(
 
 
 def _seal(context: Context, entry_id: str) -> StoredGuard:
-    """From here on nothing is staged, and no other ``end`` of the entry can go on: each seals anew, and the version of its
-    own seal is checked by everything it writes. A new attempt that opens a stage breaks the seal the same way."""
+    """From here on nothing is staged, and no other ``end`` of the entry can go on: each seals anew, and the version
+    of its own seal is checked by everything it writes. A new attempt that opens a stage breaks the seal the same
+    way."""
     stored = context.guard(entry_id)
     sealed = stored.guard.moved_to(GuardState.SEALED, context.clock.new_id())
     if stored.guard.state not in (GuardState.OPEN, GuardState.SEALED):
@@ -209,9 +211,9 @@ def _check_objects(context: Context, entry: LineageEntry, records: dict[str, Seg
 
 
 def _check_from(context: Context, entry: LineageEntry, guard: StoredGuard) -> list[Op]:
-    """Every ``from`` is still registered. It was visible when the entry was born: only a removal since can have changed
-    that, and the root remembers the last one, so the names are read only when there was one. The root's version is checked
-    in the switching transaction."""
+    """Every ``from`` is still registered. It was visible when the entry was born: only a removal since can have
+    changed that, and the root remembers the last one, so the names are read only when there was one. The root's
+    version is checked in the switching transaction."""
     if not entry.joined_from:
         return []
     root = context.registry.root()

@@ -15,8 +15,9 @@ from airflow_provider_segments.zookeeper import Check, Op
 
 @dataclass(frozen=True, slots=True)
 class RevertedEntry:
-    """A reverted entry (or one that would be). ``reappeared`` are the names readers see again and ``hidden`` those they no
-    longer see; both empty when the push had not been completed. ``already`` says an earlier attempt had done it."""
+    """A reverted entry (or one that would be). ``reappeared`` are the names readers see again and ``hidden`` those
+    they no longer see; both empty when the push had not been completed. ``already`` says an earlier attempt had done
+    it."""
 
     entry: LineageEntry
     was: EntryState
@@ -40,8 +41,8 @@ class RevertedEntry:
 
 
 def revert(context: Context, entry_id: str, *, force: bool = False, identity: str | None = None) -> RevertedEntry:
-    """Revert the entry. ``force`` also aborts a push in progress. ``identity`` names the work, so that a retry of it finds
-    that it has reverted the entry already; without one, a reverted entry is refused.
+    """Revert the entry. ``force`` also aborts a push in progress. ``identity`` names the work, so that a retry of it
+    finds that it has reverted the entry already; without one, a reverted entry is refused.
 
     Raises :class:`EntryNotFoundError`, :class:`RevertRefusedError` with the rule, and what ``Retry.run`` raises.
     """
@@ -93,8 +94,8 @@ def _checked(
 
 
 def _check_from(context: Context, entry: LineageEntry, guard: StoredGuard | None) -> Op:
-    """Every ``from`` is still registered. They were when the entry completed; the registry is read only when something was
-    removed since, and the transaction refuses if anything is removed meanwhile."""
+    """Every ``from`` is still registered. They were when the entry completed; the registry is read only when
+    something was removed since, and the transaction refuses if anything is removed meanwhile."""
     root = context.registry.root()
     if guard is not None and root.changed <= guard.born:
         return Check(context.registry.path, root.version)

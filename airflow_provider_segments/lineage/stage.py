@@ -1,4 +1,5 @@
-"""``stage``: a build reports its segments. They are registered, hidden, each under its entry; the lineage is not touched.
+"""``stage``: a build reports its segments. They are registered, hidden, each under its entry; the lineage is not
+touched.
 
 ``open_stage`` comes first, before any object is written: it hands out an attempt number, and from then on only that
 attempt may stage for its stager. A zombie of an earlier attempt is refused by the guard, whatever it does and however

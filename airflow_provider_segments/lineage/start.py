@@ -31,7 +31,8 @@ ALL_VISIBLE = AllVisible.ALL_VISIBLE
 class StartedEntry:
     """A replacement in progress. ``resumed`` says that an earlier attempt of the same work had made it.
 
-    ``reverted`` and ``cleaning`` are ids of entries that a forced start reverted, and whose replaced segments it let go.
+    ``reverted`` and ``cleaning`` are ids of entries that a forced start reverted, and whose replaced segments it let
+    go.
     """
 
     entry_id: str
@@ -88,8 +89,8 @@ def start(
 def find_own(lineage: Lineage, identity: str) -> tuple[str, LineageEntry | None]:
     """The entry in progress that ``identity`` made, or else the id its next entry gets.
 
-    Ids are made from the identity and a count, so a retried task finds its own entry without having stored anything. The
-    count goes up when the same work is run again on purpose (its earlier entry was completed or reverted).
+    Ids are made from the identity and a count, so a retried task finds its own entry without having stored anything.
+    The count goes up when the same work is run again on purpose (its earlier entry was completed or reverted).
     """
     newest = -1
     entry: LineageEntry | None = None
@@ -143,8 +144,9 @@ def _commit(
 def _close_guards(context: Context, decision: StartDecision) -> tuple[Lineage, list[Op]]:
     """The lineage and the guard operations for the entries a forced start reverts, all in the start's transaction.
 
-    An entry with nothing left leaves the lineage at once (Pinot S7), but only when nobody ever asked to stage into it: an
-    entry that is gone reads as settled, so one that may have staged segments must stay until they are cleaned up.
+    An entry with nothing left leaves the lineage at once (Pinot S7), but only when nobody ever asked to stage into
+    it: an entry that is gone reads as settled, so one that may have staged segments must stay until they are cleaned
+    up.
     """
     changed = decision.lineage
     ops: list[Op] = []

@@ -73,7 +73,8 @@ class TableConfig:
         unknown = sorted(set(build) - _BUILD_KEYS)
         if unknown:
             raise InvalidConfigError(
-                f"table {name!r}: segmentBuildConfig has no field {', '.join(unknown)}; it has {', '.join(sorted(_BUILD_KEYS))}"
+                f"table {name!r}: segmentBuildConfig has no field {', '.join(unknown)}; "
+                f"it has {', '.join(sorted(_BUILD_KEYS))}"
             )
         kind = ingestion.get("segmentIngestionType") or segments.get("segmentPushType") or "APPEND"
         kind = _choice("segmentIngestionType", kind, INGESTION_TYPES, str.upper)
@@ -81,7 +82,8 @@ class TableConfig:
         granularity = Granularity.parse(build.get("segmentGranularity", "DAY" if time_column else "ALL"))
         if granularity is not Granularity.ALL and time_column is None:
             raise InvalidConfigError(
-                f"table {name!r}: segmentGranularity {granularity.name} needs segmentsConfig.timeColumnName; without a time column it must be ALL"
+                f"table {name!r}: segmentGranularity {granularity.name} needs segmentsConfig.timeColumnName; "
+                "without a time column it must be ALL"
             )
         replaced_default = "1d" if kind == "REFRESH" else "4h"
         return cls(

@@ -49,7 +49,8 @@ def check_segment_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_entry_id(entry_id: str) -> str:
-    """Return ``entry_id``. Raises :class:`InvalidNameError` unless it is a lower-case hyphenated UUID (Pinot's form)."""
+    """Return ``entry_id``. Raises :class:`InvalidNameError` unless it is a lower-case hyphenated UUID (Pinot's
+    form)."""
     if not isinstance(entry_id, str) or _ENTRY_ID.fullmatch(entry_id) is None:
         raise InvalidNameError(f"{entry_id!r} is not a lineage entry id: expected a lower-case UUID with hyphens")
     return entry_id

@@ -116,7 +116,8 @@ class Registry:
         return payloads
 
     def create_shards(self, payloads: Mapping[str, bytes], fence: Check) -> dict[str, bytes]:
-        """Try to create each shard, in transactions that all check ``fence``; returns those that are not known to exist.
+        """Try to create each shard, in transactions that all check ``fence``; returns those that are not known to
+        exist.
 
         An empty result means that every shard was created by this call. The caller decides what to do about the rest.
         """

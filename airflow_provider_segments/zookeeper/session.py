@@ -287,8 +287,8 @@ class ZooKeeperSession:
     def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
         """Call ``changed`` from another thread when ``path`` is made, changed or removed, or the session is lost.
 
-        One call means "look again"; watch again to hear of the next change. Returns a function that forgets ``changed``.
-        Set the watch first and read after it, so that no change falls between the two.
+        One call means "look again"; watch again to hear of the next change. Returns a function that forgets
+        ``changed``. Set the watch first and read after it, so that no change falls between the two.
         """
         armed = threading.Event()
         armed.set()
