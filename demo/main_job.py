@@ -1,0 +1,164 @@
+"""Push a year of flights, push a wrong export over it, roll it back: real Airflow, Spark, ZooKeeper, real data.
+
+Run it with ``scripts/demo``. Every step is a task instance of a DAG run of ``airflow standalone``; the figures are read
+back from the table, not from what the tasks say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet
+
+from airflow_provider_segments.cli.main import main as segments
+from airflow_provider_segments.store import SegmentStore
+from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+from demo.airflow import DemoFailedError, Standalone
+from demo.flights import WRONG_ROWS, write_flights, write_wrong_flights
+
+TABLE = "flights"
+PUSH, ROLLBACK = "segments_consistent_push", "segments_rollback"
+ROOT = Path(__file__).resolve().parent.parent
+ALL_ROWS = 336_776
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a reader sees, read from the segments' files themselves."""
+
+    rows: int
+    segments: int
+    bytes: int
+    miles: int
+
+
+def main() -> int:
+    """Run the demo; 0 when everything was seen as it should be."""
+    arguments = _arguments()
+    work = Path(arguments.folder).absolute()
+    shutil.rmtree(work, ignore_errors=True)
+    began = time.monotonic()
+    try:
+        with _world(work, began) as (airflow, store):
+            _play(airflow, store, work, began)
+            _print_lineage(store)
+            if arguments.keep_ui:
+                _keep(airflow)
+    except DemoFailedError as error:
+        print(f"\nThe demo failed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
+    parser.add_argument("--keep-ui", action="store_true", help="leave the Airflow UI running until Ctrl-C")
+    parser.add_argument("--folder", default=str(ROOT / ".demo"), help="where everything is kept; emptied first")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def _world(work: Path, began: float) -> Iterator[tuple[Standalone, SegmentStore]]:
+    """ZooKeeper, Airflow and the input, all below ``work``; everything that was started is stopped at the end."""
+    _say(began, "Unpacking the flights of 2013")
+    flights = write_flights(work / "input")
+    _say(began, "Starting ZooKeeper and Airflow")
+    storage = (work / "store").as_uri()
+    with EmbeddedZooKeeper(work / "zookeeper") as zookeeper:
+        connection = {"conn_type": "segments", "host": zookeeper.hosts, "extra": {"storage_uri": storage}}
+        environment = {"AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(connection), "SEGMENTS_INPUT": str(flights)}
+        airflow = Standalone(work / "airflow", ROOT / "dags", environment)
+        try:
+            airflow.start()
+            with SegmentStore.connect(zookeeper.hosts, storage_uri=storage) as store:
+                yield airflow, store
+        finally:
+            airflow.stop()
+
+
+def _play(airflow: Standalone, store: SegmentStore, work: Path, began: float) -> None:
+    _say(began, "Push 1: the schedule runs the DAG segments_consistent_push on all flights of 2013")
+    airflow.unpause(PUSH)
+    airflow.unpause(ROLLBACK)
+    first = airflow.scheduled_run(PUSH)
+    _finish(airflow, PUSH, first)
+    good = _look(store)
+    _report(good, airflow.result(PUSH, first, "push.end"), "the switch")
+    _expect(good.rows == ALL_ROWS, f"push 1 should show {ALL_ROWS} rows, not {good.rows}")
+
+    _say(began, "Push 2: the same DAG, by hand, on an export that went wrong (cut off, distances 0)")
+    wrong = write_wrong_flights(work / "input" / "flights.csv")
+    second = airflow.trigger(PUSH, {"input": str(wrong)})
+    _finish(airflow, PUSH, second)
+    bad = _look(store)
+    _report(bad, airflow.result(PUSH, second, "push.end"), "the switch")
+    _expect((bad.rows, bad.miles) == (WRONG_ROWS, 0), "push 2 should be visible")
+
+    _say(began, "Rollback: somebody triggers segments_rollback; first a dry run, then for real")
+    dry = airflow.trigger(ROLLBACK, {"dry_run": True})
+    _finish(airflow, ROLLBACK, dry)
+    preview = airflow.result(ROLLBACK, dry, "rollback")
+    print(f"   dry run: {preview['reappeared']} segments would be visible again, {preview['hidden']} hidden")
+    rollback = airflow.trigger(ROLLBACK, {})
+    _finish(airflow, ROLLBACK, rollback)
+    after = _look(store)
+    _report(after, airflow.result(ROLLBACK, rollback, "rollback"), "the rollback")
+    _expect(after == good, "the rollback should show exactly what push 1 had shown")
+
+
+def _finish(airflow: Standalone, dag_id: str, run_id: str) -> None:
+    state = airflow.wait_for(dag_id, run_id)
+    for task in airflow.tasks(dag_id, run_id):
+        took = "" if task["duration"] is None else f"{task['duration']:6.1f} s"
+        print(f"   {task['task_id']:<16} {task['state'] or '-':<9} {took}")
+    _expect(state == "success", f"run {run_id} of {dag_id} ended {state}")
+
+
+def _look(store: SegmentStore) -> Seen:
+    snapshot = store.table(TABLE).snapshot()
+    miles = 0
+    for key in snapshot.files:
+        with snapshot.storage.open(key) as file:
+            miles += sum(pyarrow.parquet.read_table(file, columns=["distance"])["distance"].to_pylist())
+    return Seen(snapshot.rows, len(snapshot), snapshot.bytes, int(miles))
+
+
+def _report(seen: Seen, result: dict[str, object], what: str) -> None:
+    print(
+        f"   visible: {seen.rows:,} rows, {seen.segments} segments, {seen.bytes / 1e6:.1f} MB, "
+        f"{seen.miles:,} miles flown; {what} itself took {result['switch_ms']} ms"
+    )
+
+
+def _print_lineage(store: SegmentStore) -> None:
+    settings = ["--zookeeper", store.session.settings.hosts, "--storage", store.storage.uri]
+    print(f"\n$ segments lineage {TABLE}", flush=True)
+    segments([*settings, "lineage", TABLE])
+
+
+def _keep(airflow: Standalone) -> None:
+    print(f"\nThe Airflow UI is at {airflow.url} until you press Ctrl-C", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(3600)
+
+
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise DemoFailedError(otherwise)
+
+
+def _say(began: float, what: str) -> None:
+    print(f"\n{time.monotonic() - began:6.1f} s  {what}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
