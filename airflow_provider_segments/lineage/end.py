@@ -186,28 +186,22 @@ def _check_names(
 
 def _check_objects(context: Context, entry: LineageEntry, records: dict[str, SegmentRecord]) -> None:
     """Every object of ``to`` exists with the recorded size, by one listing of the entry's prefix."""
+    if not records:
+        return
     prefix = entry_prefix(context.table, entry.entry_id)
-    sizes = {listed.key: listed.bytes for listed in context.storage.list(prefix)} if records else {}
-    missing = [name for name, record in records.items() if prefix + record.file not in sizes]
-    if missing:
-        first = prefix + records[missing[0]].file
-        raise _refused(
-            context,
-            entry,
-            "object-missing",
-            f"the object of {describe(missing)} does not exist (first: {first})",
-            "Run the build again.",
-        )
-    for name, record in records.items():
-        found = sizes[prefix + record.file]
-        if found != record.bytes:
-            raise _refused(
-                context,
-                entry,
-                "object-size",
-                f"the object of {name!r} has {found:,} bytes, {record.bytes:,} were staged ({prefix + record.file})",
-                "Run the build again.",
-            )
+    sizes = dict(context.storage.list(prefix))
+    expected = {prefix + record.file: record.bytes for record in records.values()}
+    if expected.items() <= sizes.items():
+        return
+    if missing := [key for key in expected if key not in sizes]:
+        detail = f"{len(missing)} of {len(expected)} objects do not exist: {describe(missing)}"
+        raise _refused(context, entry, "object-missing", detail, "Run the build again.")
+    wrong = [key for key, size in expected.items() if sizes[key] != size]
+    detail = (
+        f"{len(wrong)} of {len(expected)} objects have another size than was staged: "
+        f"{wrong[0]!r} has {sizes[wrong[0]]:,} bytes, not {expected[wrong[0]]:,}"
+    )
+    raise _refused(context, entry, "object-size", detail, "Run the build again.")
 
 
 def _check_from(context: Context, entry: LineageEntry, guard: StoredGuard) -> list[Op]:

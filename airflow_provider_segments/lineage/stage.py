@@ -18,7 +18,7 @@ from airflow_provider_segments.lineage.rules import check_to_names, describe
 from airflow_provider_segments.model.interval import parse_chunk
 from airflow_provider_segments.model.names import check_segment_names, check_stager_name, entry_tag
 from airflow_provider_segments.model.segment import StagedSegment, encode_record
-from airflow_provider_segments.storage.base import check_key, entry_prefix
+from airflow_provider_segments.storage.base import check_keys, entry_prefix
 from airflow_provider_segments.zookeeper import Check, CommitConflictError
 
 
@@ -171,10 +171,12 @@ def _check_segments(ticket: StageTicket, segments: Sequence[StagedSegment]) -> N
     files = [item.record.file for item in segments]
     if len(set(files)) != len(files):
         raise InvalidNameError(f"two staged segments of entry {ticket.entry_id} name the same file")
+    check_keys(files)
+    for chunk in {item.chunk for item in segments}:
+        parse_chunk(chunk)
     for item in segments:
-        parse_chunk(item.chunk)
-        check_key(ticket.prefix + item.record.file)
-        if min(item.record.rows, item.record.bytes, item.record.crc32) < 0:
+        record = item.record
+        if record.rows < 0 or record.bytes < 0 or record.crc32 < 0:
             raise InvalidNameError(f"segment {item.record.name!r}: rows, bytes and crc32 must not be negative")
 
 

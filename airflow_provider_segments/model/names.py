@@ -15,7 +15,9 @@ from airflow_provider_segments.exceptions import InvalidNameError
 MAX_NAME = 200
 """Longest table or segment name: room for a suffix within the 255 bytes a file name may have."""
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+@~-]*")
+_PLAIN = r"[A-Za-z0-9_][A-Za-z0-9_.=+@~-]*"
+_NAME = re.compile(_PLAIN)
+_NAMES = re.compile(rf"(?:{_PLAIN}(?:,|\Z))*+")
 _ENTRY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ALLOWED = "letters, digits and _ . = + @ ~ -, not starting with a punctuation mark other than _"
 _ENTRY_NAMESPACE = uuid.UUID("b6f8a3f0-6d59-5f0e-9d0b-1a5a3c1f7e42")
@@ -40,7 +42,10 @@ def check_stager_name(name: str) -> str:
 
 def check_segment_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return ``names`` as a tuple. Raises :class:`InvalidNameError` for the first bad or repeated one."""
-    checked = tuple(map(check_segment_name, names))
+    checked = tuple(names)
+    if not _all_plain(checked):
+        for name in checked:
+            check_segment_name(name)
     if len(set(checked)) != len(checked):
         seen: set[str] = set()
         twice = next(name for name in checked if name in seen or seen.add(name))  # type: ignore[func-returns-value]
@@ -68,6 +73,14 @@ def entry_id_for(table: str, identity: str, generation: int) -> str:
 def entry_tag(entry_id: str) -> str:
     """16 hexadecimal digits of the entry id, put into segment names so that no two pushes share one."""
     return entry_id.replace("-", "")[:16]
+
+
+def _all_plain(names: tuple[str, ...]) -> bool:
+    """Whether all are valid, by one match over all of them: 100,000 names in some milliseconds."""
+    if not all(isinstance(name, str) and 0 < len(name) <= MAX_NAME for name in names):
+        return False
+    joined = ",".join(names)
+    return joined.count(",") == max(len(names) - 1, 0) and _NAMES.fullmatch(joined) is not None
 
 
 def _check(kind: str, name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,16 +29,14 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     columns: dict[str, list[Any]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StagedSegment:
+class StagedSegment(msgspec.Struct, frozen=True, gc=False):
     """One segment a build hands to ``stage``: its time chunk (see ``model.interval``) and its record."""
 
     chunk: str
     record: SegmentRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """One registered segment as readers see it.
 
     ``key`` is the object's key in the store, ``chunk`` its time chunk's name, ``born`` the zxid of the lineage write

@@ -1,0 +1,111 @@
+"""The protocol every object store implements, and the rules its keys obey.
+
+Keys are relative paths such as ``flights/<entry id>/<file>``; a store adds its own root (folder or bucket prefix).
+Objects are written once. ``None`` from :meth:`ObjectStore.head` and ``missing`` from :meth:`ObjectStore.delete_many`
+are positive answers of the store: a refused or lost request raises, or is reported as failed, and never reads as
+"not there" (PIP-186 trap T10).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol
+
+from airflow_provider_segments.exceptions import InvalidNameError
+
+_PART = r"[A-Za-z0-9_=+@~-][A-Za-z0-9_.=+@~-]*"
+_KEY = re.compile(rf"{_PART}(?:/{_PART})*+")
+_KEYS = re.compile(rf"(?:{_PART}(?:/{_PART})*+(?:\n|\Z))*+")
+MAX_KEY = 900
+"""Longest key: S3 allows 1,024 bytes, and the store's own prefix needs some of them."""
+
+
+class ListedObject(NamedTuple):
+    """One object of a listing: its key and size in bytes. A tuple, because listings are long."""
+
+    key: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object looked at by itself: key, size in bytes, and the owner metadata it was written with."""
+
+    key: str
+    bytes: int
+    owner: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOutcome:
+    """What became of each key given to ``delete_many``: every key is in exactly one of the three."""
+
+    deleted: tuple[str, ...]
+    missing: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
+class ObjectStore(Protocol):
+    """A place for objects. Instances may be shared by threads.
+
+    Every method raises :class:`~.exceptions.StorageAccessError` when the store refuses the credentials or there are
+    none, and :class:`~.exceptions.StorageUnavailableError` when it does not answer after all retries.
+    """
+
+    @property
+    def uri(self) -> str:
+        """The root, as given to :func:`~.storage.open_store`: it opens the same store in another process."""
+
+    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False) -> ObjectInfo:
+        """Store the file at ``path`` under ``key`` with ``owner`` metadata; whole or not at all.
+
+        Raises :class:`~.exceptions.ObjectExistsError` when ``key`` is taken and ``overwrite`` is false.
+        """
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """The object's size and owner metadata, or ``None`` when there is no such object."""
+
+    def open(self, key: str) -> BinaryIO:
+        """A readable, seekable file. Raises :class:`~.exceptions.ObjectNotFoundError`."""
+
+    def delete_many(self, keys: Iterable[str]) -> DeleteOutcome:
+        """Delete each of ``keys``. One key's failure does not stop the others."""
+
+    def list(self, prefix: str) -> Iterator[ListedObject]:
+        """Every object whose key starts with ``prefix``, a folder-like prefix that ends with ``/``, in pages."""
+
+    def url(self, key: str) -> str:
+        """The object's address for Spark and Arrow (``file:///...``, ``s3://bucket/...``)."""
+
+
+def check_key(key: str) -> str:
+    """Return ``key``. Raises :class:`InvalidNameError` unless it is a relative path of plain names: it cannot climb."""
+    if len(key) > MAX_KEY or _KEY.fullmatch(key) is None:
+        raise InvalidNameError(f"object key {key[:120]!r} is not allowed: expected plain names joined by /")
+    return key
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Check all of ``keys`` as :func:`check_key` does, at a fraction of the cost for many."""
+    joined = "\n".join(keys)
+    one_each = joined.count("\n") == len(keys) - 1
+    if keys and one_each and all(keys) and max(map(len, keys)) <= MAX_KEY and _KEYS.fullmatch(joined):
+        return
+    for key in keys:
+        check_key(key)
+
+
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix``. Raises :class:`InvalidNameError` unless it is a valid key followed by ``/``."""
+    if not prefix.endswith("/"):
+        raise InvalidNameError(f"prefix {prefix[:120]!r} must end with /")
+    check_key(prefix[:-1])
+    return prefix
+
+
+def entry_prefix(table: str, entry_id: str) -> str:
+    """The prefix under which all objects of a push live (announce before writing: docs/architecture.md)."""
+    return check_prefix(f"{table}/{entry_id}/")
