@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.exceptions import ContentionError, OutcomeUnknownError
+from airflow_provider_segments.exceptions import ContentionError, MetadataUnavailableError, OutcomeUnknownError
 from airflow_provider_segments.zookeeper import CommitConflictError, ZooKeeperSession
 
 _T = TypeVar("_T")
@@ -28,14 +28,21 @@ class Retry:
         although its reply was lost. Raises :class:`ContentionError` when the last try was refused (nothing was changed)
         and :class:`OutcomeUnknownError` when nobody knows.
         """
+        unknown = False
+        last: CommitConflictError | OutcomeUnknownError
         for number in range(self.attempts):
             try:
+                if unknown:
+                    session.sync("/")  # the server we reach next may lag behind the one that took our write
                 return attempt()
             except CommitConflictError as conflict:
-                last: CommitConflictError | OutcomeUnknownError = conflict
-            except OutcomeUnknownError as unknown:
-                last = unknown
-                session.sync("/")  # the server we reach next may lag behind the one that took our write
+                unknown, last = False, conflict  # it was decided on a read that saw what became of the write before
+            except OutcomeUnknownError as lost:
+                unknown, last = True, lost
+            except MetadataUnavailableError as error:
+                if not unknown:
+                    raise
+                raise OutcomeUnknownError(f"{what}: a write may have landed, and nobody can be asked: {error}") from error
             clock.sleep(clock.uniform(0, min(self.cap, self.base * 2**number)))
         if isinstance(last, OutcomeUnknownError):
             raise OutcomeUnknownError(f"{what}: the last of {self.attempts} attempts may have landed: {last}") from last

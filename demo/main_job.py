@@ -139,9 +139,9 @@ def _report(seen: Seen, result: dict[str, object], what: str) -> None:
 
 
 def _print_lineage(store: SegmentStore) -> None:
-    settings = ["--zookeeper", store.session.settings.hosts, "--storage", store.storage.uri]
+    where = ["--zookeeper", store.session.settings.hosts, "--storage", store.storage.uri]
     print(f"\n$ segments lineage {TABLE}", flush=True)
-    segments([*settings, "lineage", TABLE])
+    segments(["lineage", TABLE, *where])
 
 
 def _keep(airflow: Standalone) -> None:

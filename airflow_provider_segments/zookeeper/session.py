@@ -310,13 +310,18 @@ class ZooKeeperSession:
 
     def _start(self) -> None:
         self._client.add_listener(self._on_state)
+        chroot, self._client.chroot = self._client.chroot, ""  # kazoo makes a chroot's last part only
         try:
             self._client.start(timeout=self.settings.connect_timeout)
-            self._client.ensure_path("/")  # the chroot
+            if chroot:
+                self._client.ensure_path(chroot)
+            self._client.chroot = chroot
         except (*_LOST, *_DENIED) as error:
             denied = isinstance(error, _DENIED) or self._client.client_state == KeeperState.AUTH_FAILED
             self.close()
-            raise self._unavailable("refused the credentials" if denied else "did not answer") from error
+            raise self._unavailable(
+                "refused the credentials" if denied else "did not answer", self.settings.connect_timeout
+            ) from error
 
     def _on_state(self, state: str) -> None:
         if state != KazooState.LOST:
@@ -326,9 +331,9 @@ class ZooKeeperSession:
         for changed in watchers:
             changed()
 
-    def _unavailable(self, what: str) -> MetadataUnavailableError:
+    def _unavailable(self, what: str, timeout: float) -> MetadataUnavailableError:
         return MetadataUnavailableError(
-            f"ZooKeeper at {self.settings.hosts} {what} within {self.settings.connect_timeout:g} s; "
+            f"ZooKeeper at {self.settings.hosts} {what} within {timeout:g} s; "
             "check that it runs, and the hosts, credentials and TLS settings"
         )
 
@@ -346,7 +351,7 @@ class ZooKeeperSession:
             sent = [(path, self._client.create_async(path, b"")) for path in left]
             left = [path for path, pending in sent if not self._created(pending)]
             if left and self._monotonic() > deadline:
-                raise self._unavailable("did not confirm a write")
+                raise self._unavailable("did not confirm a write", self.settings.operation_timeout)
 
     def _created(self, pending: Any) -> bool:
         try:
@@ -399,7 +404,7 @@ class ZooKeeperSession:
                 raise self._denied() from error
             except _LOST as error:
                 if self._monotonic() > deadline:
-                    raise self._unavailable("did not answer a read") from error
+                    raise self._unavailable("did not answer a read", self.settings.operation_timeout) from error
                 self._sleep(0.05)
 
     def _send(self, ops: Sequence[Op]) -> Any:

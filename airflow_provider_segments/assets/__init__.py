@@ -1,0 +1,1 @@
+"""Airflow assets for tables: ``segments://<cluster>/<table>``."""

@@ -1,0 +1,1 @@
+"""The command line: ``segments ...`` without Airflow, and the same commands as ``airflow segments ...``."""

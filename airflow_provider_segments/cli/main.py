@@ -1,0 +1,77 @@
+"""The ``segments`` command, for places without Airflow."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_segments import __version__
+from airflow_provider_segments.cli.commands import COMMANDS, CONNECTION, EXIT_CODES, Command, Group, arguments_of
+from airflow_provider_segments.cli.run import UsageError, run
+
+if TYPE_CHECKING:
+    from airflow_provider_segments.store import SegmentStore
+
+_EPILOG = f"""\
+environment:
+  SEGMENTS_ZOOKEEPER, SEGMENTS_CLUSTER, SEGMENTS_STORAGE    where the store is, unless flags say so
+  SEGMENTS_ZK_USERNAME, SEGMENTS_ZK_PASSWORD                ZooKeeper digest credentials
+  SEGMENTS_ZK_USE_SSL, SEGMENTS_ZK_CA, SEGMENTS_ZK_...      TLS to ZooKeeper: see spark/settings.py
+  SEGMENTS_S3_ENDPOINT_URL, SEGMENTS_S3_REGION              S3 servers other than AWS
+  SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY            S3 credentials; without them boto3's standard chain
+  NO_COLOR                                                  no colours, also on a terminal
+
+{EXIT_CODES}"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. ``argv`` defaults to the process's arguments."""
+    args = make_parser().parse_args(argv)
+    command: Command = args.command
+    return run(command, args, open_store)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser. It puts the :class:`~.commands.Command` into ``command``."""
+    parser = argparse.ArgumentParser(
+        prog="segments",
+        description="Immutable table segments with atomic replacement and rollback.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"segments {__version__}")
+    _add(parser, COMMANDS)
+    return parser
+
+
+def open_store(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> SegmentStore:
+    """The store that flags and environment describe."""
+    zookeeper = args.zookeeper or environ.get("SEGMENTS_ZOOKEEPER")
+    storage = args.storage or environ.get("SEGMENTS_STORAGE")
+    if not zookeeper or not storage:
+        raise UsageError("no store: give --zookeeper and --storage, or set SEGMENTS_ZOOKEEPER and SEGMENTS_STORAGE")
+    from airflow_provider_segments.spark.settings import connect
+    from airflow_provider_segments.store import DEFAULT_CLUSTER
+
+    return connect(zookeeper, storage, args.cluster or environ.get("SEGMENTS_CLUSTER") or DEFAULT_CLUSTER)
+
+
+def _add(parser: argparse.ArgumentParser, commands: Iterable[Command | Group]) -> None:
+    below = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in commands:
+        described: dict[str, Any] = {"help": command.help, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        if isinstance(command, Group):
+            _add(below.add_parser(command.name, description=command.help, **described), command.commands)
+            continue
+        text = command.description or command.help
+        one = below.add_parser(command.name, description=text, epilog=EXIT_CODES, **described)
+        one.set_defaults(command=command)
+        for argument in arguments_of(command, CONNECTION):
+            one.add_argument(*argument.flags, **argument.options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

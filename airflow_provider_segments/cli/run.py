@@ -1,0 +1,106 @@
+"""Running one command: its store, its exit code, its errors."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_segments.cli.commands import Command
+from airflow_provider_segments.cli.output import Output
+from airflow_provider_segments.exceptions import (
+    MetadataUnavailableError,
+    OutcomeUnknownError,
+    SegmentsError,
+    StorageAccessError,
+    StorageUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_segments.store import SegmentStore
+
+DONE, FAILED, USAGE, UNKNOWN, UNAVAILABLE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 3, 4, 130, 141
+
+
+class UsageError(Exception):
+    """The arguments do not fit together."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a command: its arguments, its store (opened when first asked for), and where it prints."""
+
+    args: argparse.Namespace
+    out: Output
+    _open: Callable[[argparse.Namespace], SegmentStore] = field(repr=False)
+    _store: SegmentStore | None = None
+
+    @property
+    def store(self) -> SegmentStore:
+        """The store of the command's connection."""
+        if self._store is None:
+            self._store = self._open(self.args)
+        return self._store
+
+    def note(self, text: str) -> None:
+        """A remark for a person, kept out of the output that programs read."""
+        print(text, file=sys.stderr)
+
+    def close(self) -> None:
+        """End the store's session, if there is one."""
+        if self._store is not None:
+            self._store.close()
+
+
+def run(command: Command, args: argparse.Namespace, open_store: Callable[[argparse.Namespace], SegmentStore]) -> int:
+    """Run ``command`` and return its exit code. Errors of this package become one line, and no traceback."""
+    _quiet_libraries(debug=args.debug)
+    call = Call(args, Output(as_json=args.json), open_store)
+    try:
+        try:
+            action: Callable[[Call], None] = getattr(importlib.import_module(f"{__package__}.actions"), command.action)
+            action(call)
+            sys.stdout.flush()
+        finally:
+            call.close()
+    except BrokenPipeError:
+        return _leave_pipe()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (SegmentsError, UsageError) as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return exit_code(error)
+    return DONE
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code that says what kind of failure ``error`` is."""
+    if isinstance(error, UsageError):
+        return USAGE
+    if isinstance(error, OutcomeUnknownError):
+        return UNKNOWN
+    unavailable = MetadataUnavailableError | StorageUnavailableError | StorageAccessError
+    return UNAVAILABLE if isinstance(error, unavailable) else FAILED
+
+
+def _leave_pipe() -> int:
+    """Whoever read our output has gone. Python flushes standard output once more at exit: let it go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_CLOSED
+
+
+def _quiet_libraries(*, debug: bool) -> None:
+    """Without a logging configuration Python prints warnings of kazoo and boto3 between our lines."""
+    if debug:
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+        return
+    for name in ("kazoo", "boto3", "botocore", "urllib3"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

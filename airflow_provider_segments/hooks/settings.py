@@ -1,0 +1,168 @@
+"""What a ``segments`` connection says, checked and put into the core's own types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_segments.exceptions import InvalidConfigError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_provider_segments.zookeeper.session import ZooKeeperSettings
+
+DEFAULT_CLUSTER = "segments"
+
+_STORAGE_ENVIRONMENT = {
+    "access_key": "SEGMENTS_S3_ACCESS_KEY",
+    "secret_key": "SEGMENTS_S3_SECRET_KEY",
+    "session_token": "SEGMENTS_S3_SESSION_TOKEN",
+    "endpoint_url": "SEGMENTS_S3_ENDPOINT_URL",
+    "region": "SEGMENTS_S3_REGION",
+}
+_SECRET_VARIABLES = frozenset(
+    {"SEGMENTS_S3_SECRET_KEY", "SEGMENTS_S3_SESSION_TOKEN", "SEGMENTS_ZK_PASSWORD", "SEGMENTS_ZK_KEYFILE_PASSWORD"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsConnection:
+    """A ``segments`` connection. Secrets are kept out of ``repr``.
+
+    ``zk_hosts`` is ``host:port,host:port/chroot``. ``storage_options`` is what
+    :func:`~airflow_provider_segments.storage.open_store` takes besides the URI; what is absent comes from boto3's
+    standard chain.
+    """
+
+    conn_id: str
+    zk_hosts: str
+    cluster: str
+    storage_uri: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, connection: Connection) -> SegmentsConnection:
+        """The settings in ``connection``. Raises :class:`InvalidConfigError` naming the field that is wrong."""
+        extra = _extra(connection)
+        conn_id = str(connection.conn_id)
+        storage_uri = _text(extra, "storage_uri")
+        if not storage_uri:
+            raise InvalidConfigError(
+                f"connection {conn_id!r} has no storage URI; set the field (extra: storage_uri) "
+                "to where the segments are kept, as in s3://bucket/prefix or file:///data/segments"
+            )
+        if bool(connection.login) != bool(connection.password):
+            raise InvalidConfigError(f"connection {conn_id!r}: ZooKeeper user and password must be given together")
+        return cls(
+            conn_id=conn_id,
+            zk_hosts=_hosts(conn_id, connection.host, connection.port),
+            cluster=_text(extra, "cluster") or DEFAULT_CLUSTER,
+            storage_uri=storage_uri,
+            username=connection.login or None,
+            password=connection.password or None,
+            storage_options=_storage_options(conn_id, extra),
+            tls=_tls(conn_id, extra),
+        )
+
+    @property
+    def zookeeper(self) -> ZooKeeperSettings:
+        """How to reach ZooKeeper."""
+        from airflow_provider_segments.zookeeper.session import ZooKeeperSettings
+
+        return ZooKeeperSettings(hosts=self.zk_hosts, username=self.username, password=self.password, **self.tls)
+
+    @property
+    def secrets(self) -> list[str]:
+        """Every value that must never be shown."""
+        return [value for key, value in self.environment().items() if key in _SECRET_VARIABLES]
+
+    def environment(self) -> dict[str, str]:
+        """Environment variables from which a job of ours reads its credentials; secrets travel in no other way."""
+        options = {_STORAGE_ENVIRONMENT[key]: value for key, value in self.storage_options.items()}
+        if self.username and self.password:
+            options |= {"SEGMENTS_ZK_USERNAME": self.username, "SEGMENTS_ZK_PASSWORD": self.password}
+        return options | self._tls_environment()
+
+    def _tls_environment(self) -> dict[str, str]:
+        if not self.tls:
+            return {}
+        names = {"ca": "CA", "certfile": "CERTFILE", "keyfile": "KEYFILE", "keyfile_password": "KEYFILE_PASSWORD"}
+        found = {f"SEGMENTS_ZK_{names[key]}": str(value) for key, value in self.tls.items() if key in names}
+        verify = "true" if self.tls.get("verify_certs", True) else "false"
+        return {"SEGMENTS_ZK_USE_SSL": "true", "SEGMENTS_ZK_VERIFY_CERTS": verify, **found}
+
+
+def _extra(connection: Connection) -> Mapping[str, Any]:
+    """The extra as an object. Anything else is an error."""
+    raw = connection.extra
+    try:
+        extra = json.loads(raw) if raw else {}
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        raise InvalidConfigError(f"connection {connection.conn_id!r}: the extra must be a JSON object")
+    return extra
+
+
+def _text(extra: Mapping[str, Any], key: str) -> str:
+    value = extra.get(key)
+    return str(value).strip() if value is not None else ""
+
+
+def _hosts(conn_id: str, host: str | None, port: int | None) -> str:
+    """``host`` may hold several servers and a chroot; ``port`` is for those that name none."""
+    servers, slash, chroot = (host or "").strip().partition("/")
+    names = [name.strip() for name in servers.split(",") if name.strip()]
+    if not names:
+        raise InvalidConfigError(
+            f"connection {conn_id!r} has no host; expected the ZooKeeper servers, as in zk1:2181,zk2:2181/chroot"
+        )
+    return ",".join(name if _has_port(name) else f"{name}:{port or 2181}" for name in names) + slash + chroot
+
+
+def _has_port(name: str) -> bool:
+    return name.rpartition("]")[2].rpartition(":")[2].isdecimal() and ":" in name.rpartition("]")[2]
+
+
+def _storage_options(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
+    options = {
+        "endpoint_url": _text(extra, "endpoint_url"),
+        "region": _text(extra, "region"),
+        "access_key": _text(extra, "s3_access_key"),
+        "secret_key": _text(extra, "s3_secret_key"),
+        "session_token": _text(extra, "s3_session_token"),
+    }
+    if bool(options["access_key"]) != bool(options["secret_key"]):
+        raise InvalidConfigError(f"connection {conn_id!r}: S3 access key and S3 secret key must be given together")
+    return {key: value for key, value in options.items() if value}
+
+
+def _tls(conn_id: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """kazoo's TLS options; empty when nothing in the connection asks for TLS."""
+    files = {
+        "ca": _text(extra, "tls_ca"),
+        "certfile": _text(extra, "tls_cert"),
+        "keyfile": _text(extra, "tls_key"),
+        "keyfile_password": _text(extra, "tls_key_password"),
+    }
+    given = {key: value for key, value in files.items() if value}
+    if not given and not _flag(conn_id, extra, "tls", default=False):
+        return {}
+    return {"use_ssl": True, "verify_certs": _flag(conn_id, extra, "tls_verify", default=True), **given}
+
+
+def _flag(conn_id: str, extra: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    value = extra.get(key)
+    if value is None or value == "":
+        return default
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() in ("true", "false"):
+        return str(value).lower() == "true"
+    raise InvalidConfigError(f"connection {conn_id!r}: extra {key} must be true or false, not {value!r}")

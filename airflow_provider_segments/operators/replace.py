@@ -1,0 +1,261 @@
+"""Start, end and revert of a segment replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_segments.links.segments import RollbackLink
+from airflow_provider_segments.operators.base import AnnouncingOperator, SegmentsOperator, identity_of, truth
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_segments.store import Table
+
+EVERYTHING = "all"
+_RESOLVED = "segments_entry_id"
+
+
+class StartReplaceSegmentsOperator(SegmentsOperator):
+    """Announce a replacement. Nothing changes for readers; the build writes below the entry that this makes.
+
+    Returns the entry's id; the XCom ``entry`` holds the details. The entry belongs to the DAG run and the task, not
+    to the attempt: a retry finds the entry that the attempt before it made::
+
+        start = StartReplaceSegmentsOperator(task_id="start", table="flights")
+        end = EndReplaceSegmentsOperator(task_id="end", table="flights", entry_id=start.output)
+
+    :param segments_from: Names of the segments to replace, or ``"all"``. Default: everything visible on a REFRESH
+        table, nothing on an APPEND table. (templated)
+    :param segments_to: Names of the segments that replace them, when they are known already. (templated)
+    :param force_cleanup: Revert an unfinished entry that stands in the way, and mark the snapshot before the present
+        one for deletion. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *SegmentsOperator.template_fields,
+        "segments_from",
+        "segments_to",
+        "force_cleanup",
+    )
+    entry_xcom_key = "entry"
+    operator_extra_links = (RollbackLink(),)
+
+    def __init__(
+        self,
+        *,
+        segments_from: Sequence[str] | str | None = None,
+        segments_to: Sequence[str] = (),
+        force_cleanup: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.segments_from = segments_from
+        self.segments_to = segments_to
+        self.force_cleanup = force_cleanup
+        self._killed = False
+
+    def on_kill(self) -> None:
+        """Airflow lets a task that it wants to end run on for some seconds; see :meth:`execute`."""
+        self._killed = True
+
+    def execute(self, context: Context) -> str:
+        """Start the replacement, or find the one an earlier attempt started."""
+        with self.open_table() as table:
+            started = table.start(
+                self._replaced(),
+                tuple(self.segments_to),
+                identity=identity_of(context),
+                force_cleanup=truth(self.force_cleanup, "force_cleanup"),
+            )
+            if self._killed:
+                # The task that reverts an unfinished push may have looked before our entry was there.
+                table.revert(started.entry_id, force=True)
+                raise AirflowFailException(f"killed while it started entry {started.entry_id}, which is reverted")
+        self.log.info(
+            "%s entry %s of table %s; it replaces %d segments. Readers see no change until it ends. "
+            "To give it up: segments revert %s %s --force",
+            "Found" if started.resumed else "Started",
+            started.entry_id,
+            self.table,
+            len(started.segments_from),
+            self.table,
+            started.entry_id,
+        )
+        for reverted in started.reverted:
+            self.log.warning("force_cleanup reverted the unfinished entry %s.", reverted)
+        context["ti"].xcom_push(
+            key="entry",
+            value={
+                "table": self.table,
+                "segments_conn_id": self.segments_conn_id,
+                "entry_id": started.entry_id,
+                "segments_from": len(started.segments_from),
+                "resumed": started.resumed,
+                "reverted": list(started.reverted),
+            },
+        )
+        return str(started.entry_id)
+
+    def _replaced(self) -> Any:
+        if not isinstance(self.segments_from, str):
+            return self.segments_from
+        if self.segments_from != EVERYTHING:
+            raise ValueError(f"segments_from must be a list of names or {EVERYTHING!r}, not {self.segments_from!r}")
+        from airflow_provider_segments.lineage.start import ALL_VISIBLE
+
+        return ALL_VISIBLE
+
+
+class EndReplaceSegmentsOperator(AnnouncingOperator):
+    """Make the staged segments of an entry visible and hide what they replace, in one compare-and-set.
+
+    A retry of an ``end`` that had succeeded succeeds. Returns rows, segments, bytes and the milliseconds of the switch,
+    and emits an event of the table's asset::
+
+        EndReplaceSegmentsOperator(task_id="end", table="flights", entry_id="{{ ti.xcom_pull(task_ids='start') }}")
+
+    :param entry_id: The entry. (templated)
+    :param segments_to: The staged segments to make visible; default all of them. (templated)
+    :param allow_empty: Whether an entry without segments may end: it then only hides what it replaces. (templated)
+    """
+
+    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "entry_id", "segments_to", "allow_empty")
+    operator_extra_links = (RollbackLink(),)
+
+    def __init__(
+        self,
+        *,
+        entry_id: str,
+        segments_to: Sequence[str] | None = None,
+        allow_empty: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.entry_id = entry_id
+        self.segments_to = segments_to
+        self.allow_empty = allow_empty
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """End the replacement."""
+        with self.open_table() as table:
+            ended = table.end(self.entry_id, self.segments_to, allow_empty=truth(self.allow_empty, "allow_empty"))
+        result = {
+            "table": self.table,
+            "entry_id": ended.entry_id,
+            "rows": ended.rows,
+            "segments": len(ended.segments_to),
+            "bytes": ended.bytes,
+            "replaced": len(ended.segments_from),
+            "switch_ms": round(ended.switch_ms, 3),
+            "already": ended.already,
+        }
+        self.log.info(
+            "%s entry %s: %d rows in %d segments (%d bytes) of table %s are visible, %d segments are hidden; "
+            "the switch took %.1f ms. To undo it: segments revert %s %s",
+            "An earlier attempt had completed" if ended.already else "Completed",
+            ended.entry_id,
+            ended.rows,
+            len(ended.segments_to),
+            ended.bytes,
+            self.table,
+            len(ended.segments_from),
+            ended.switch_ms,
+            self.table,
+            ended.entry_id,
+        )
+        self.announce(context, change="end", entry_id=ended.entry_id, rows=ended.rows, segments=len(ended.segments_to))
+        return result
+
+
+class RevertReplaceSegmentsOperator(AnnouncingOperator):
+    """Undo a replacement: what it replaced is visible again, its own segments are hidden.
+
+    Returns what reappeared and what was hidden, and emits an event of the table's asset. With ``dry_run`` it only says
+    what would happen, or refuses with the words the revert itself would use::
+
+        RevertReplaceSegmentsOperator(task_id="rollback", table="flights", entry_id="latest")
+
+    :param entry_id: An entry id, a unique prefix of one, or ``latest``, the newest completed entry. (templated)
+    :param force: Whether an entry in progress may be reverted. (templated)
+    :param dry_run: Change nothing. (templated)
+    """
+
+    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "entry_id", "force", "preview")
+    operator_extra_links = (RollbackLink(),)
+
+    def __init__(self, *, entry_id: str, force: bool | str = False, dry_run: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.entry_id = entry_id
+        self.force = force
+        self.preview = dry_run  # BaseOperator has a method called dry_run
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Revert the entry, or say what that would do."""
+        with self.open_table() as table:
+            if truth(self.preview, "dry_run"):
+                return self._preview(table, table.resolve_entry(self.entry_id))
+            return self._revert(context, table)
+
+    def _preview(self, table: Table, entry_id: str) -> dict[str, Any]:
+        preview = table.preview_revert(entry_id, force=truth(self.force, "force"))
+        self.log.info(
+            "Dry run: reverting entry %s of table %s would make %d segments visible again%s and hide %d%s. "
+            "Nothing was changed.",
+            preview.entry_id,
+            self.table,
+            len(preview.reappeared),
+            _some(preview.reappeared),
+            len(preview.hidden),
+            _some(preview.hidden),
+        )
+        return self._result(preview, dry_run=True)
+
+    def _revert(self, context: Context, table: Table) -> dict[str, Any]:
+        """``latest`` is decided once and kept in the task's state: a retry after a revert that succeeded would
+        otherwise find another latest entry and revert that one too."""
+        kept = context.get("task_state_store")
+        entry_id = None if kept is None else kept.get(_RESOLVED)
+        if not isinstance(entry_id, str):
+            entry_id = table.resolve_entry(self.entry_id)
+            if kept is not None:
+                kept.set(_RESOLVED, entry_id)
+        force = truth(self.force, "force")
+        reverted = table.revert(entry_id, force=force, identity=identity_of(context))
+        self.log.info(
+            "%s entry %s of table %s: %d segments are visible again%s, %d are hidden%s; the switch took %.1f ms.",
+            "An earlier attempt reverted" if reverted.already else "Reverted",
+            reverted.entry_id,
+            self.table,
+            len(reverted.reappeared),
+            _some(reverted.reappeared),
+            len(reverted.hidden),
+            _some(reverted.hidden),
+            reverted.switch_ms,
+        )
+        self.announce(context, change="revert", entry_id=reverted.entry_id, segments=len(reverted.reappeared))
+        if kept is not None:  # done: the same task cleared and run again on purpose decides anew
+            kept.delete(_RESOLVED)
+        return self._result(reverted, dry_run=False) | {
+            "switch_ms": round(reverted.switch_ms, 3),
+            "already": reverted.already,
+        }
+
+    def _result(self, done: Any, *, dry_run: bool) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "entry_id": done.entry_id,
+            "reappeared": len(done.reappeared),
+            "hidden": len(done.hidden),
+            "dry_run": dry_run,
+        }
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few of ``names`` for a log line."""
+    if not names:
+        return ""
+    return f" ({', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''})"

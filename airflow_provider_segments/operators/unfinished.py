@@ -1,0 +1,117 @@
+"""What a push does at its end, however it ended: revert what is unfinished, and say how it went."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import XCom
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.operators.base import SegmentsOperator, identity_of
+from airflow_provider_segments.operators.replace import StartReplaceSegmentsOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
+
+
+class RevertUnfinishedOperator(SegmentsOperator):
+    """Revert the entry that another task of this run started, if it is still in progress; otherwise skip.
+
+    Finds the entry by the identity of the task that started it, not by its XCom: a start that was killed after it made
+    the entry has left no XCom. Meant as a teardown, which Airflow runs even when the DAG run is marked failed while it
+    runs; see :func:`~airflow_provider_segments.task_groups.replace.replace_segments`::
+
+        revert = RevertUnfinishedOperator(task_id="revert", table="flights", start_task_id="start").as_teardown()
+
+    :param start_task_id: The task that started the entry; in a task group with the group's prefix.
+    """
+
+    ui_color = "#f7ede8"
+    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "start_task_id")
+
+    def __init__(self, *, start_task_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.start_task_id = start_task_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Revert, or skip."""
+        from airflow_provider_segments.exceptions import TableNotFoundError
+        from airflow_provider_segments.lineage.start import find_own
+
+        with self.open_table() as table:
+            try:
+                lineage = table.lineage()
+            except TableNotFoundError as error:  # the start was refused for the same reason
+                raise AirflowSkipException(str(error)) from error
+            _, entry = find_own(lineage, identity_of(context, self.start_task_id))
+            if entry is None:
+                raise AirflowSkipException(f"{self.start_task_id} has no entry of table {self.table!r} in progress")
+            reverted = table.revert(entry.entry_id, force=True, identity=identity_of(context))
+        self.log.warning(
+            "The push did not end: entry %s of table %s is reverted, readers have seen nothing of it. "
+            "Clear the failed task to push again.",
+            reverted.entry_id,
+            self.table,
+        )
+        return {"table": self.table, "entry_id": reverted.entry_id}
+
+
+class PushOutcomeOperator(SegmentsOperator):
+    """Fail unless the task ``end_task_id`` succeeded. Meant as a teardown that decides the state of the DAG run.
+
+    Airflow works out a run's state from its last tasks. When a run is marked failed by hand while a teardown is
+    pending, those last tasks are *skipped*, which counts as success; this task keeps such a run failed.
+
+    :param end_task_id: The task that makes the push visible; in a task group with the group's prefix.
+    """
+
+    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "end_task_id")
+
+    def __init__(self, *, end_task_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.end_task_id = end_task_id
+
+    def execute(self, context: Context) -> None:
+        """Look at the state of the task."""
+        ti = context["ti"]
+        mapped = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
+        states = ti.get_task_states(
+            dag_id=ti.dag_id, map_index=mapped, task_ids=[self.end_task_id], run_ids=[ti.run_id]
+        )
+        found = {str(state) for one in states.values() for state in one.values()}
+        if found != {"success"}:
+            raise AirflowFailException(
+                f"the push to table {self.table!r} did not become visible: {self.end_task_id} is "
+                f"{', '.join(sorted(found)) or 'missing'}. The tasks before it say why."
+            )
+
+
+def revert_unfinished_pushes(context: Context) -> None:
+    """Revert every push of a DAG run that did not end: an ``on_failure_callback`` for a DAG with a ``dagrun_timeout``.
+
+    When a run exceeds its time-out, Airflow skips all its tasks, teardowns among them; this callback is what it still
+    runs, in the DAG processor::
+
+        with DAG("flights", dagrun_timeout=timedelta(hours=1), on_failure_callback=revert_unfinished_pushes):
+            replace_segments(...)
+    """
+    dag = context["dag"]
+    for task in dag.tasks:
+        if isinstance(task, StartReplaceSegmentsOperator):
+            found = XCom.get_all(key="entry", dag_id=dag.dag_id, task_id=task.task_id, run_id=context["run_id"])
+            for entry in found or ():
+                _revert_if_unfinished(entry)
+
+
+def _revert_if_unfinished(entry: Mapping[str, Any]) -> None:
+    with SegmentsHook(entry["segments_conn_id"]).get_conn() as store:
+        table = store.table(entry["table"])
+        stands = table.lineage().get(entry["entry_id"])
+        if stands is not None and stands.state.value == "IN_PROGRESS":
+            table.revert(entry["entry_id"], force=True)
+            log.warning("The DAG run failed: entry %s of table %s is reverted.", entry["entry_id"], entry["table"])

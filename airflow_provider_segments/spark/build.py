@@ -1,0 +1,394 @@
+"""The build job: rows of any Spark source become hidden segments of a lineage entry.
+
+1. ``open_stage`` announces the attempt, before any object is written, and shuts out every earlier one.
+2. One pass counts the rows of each time chunk and looks for rows without a usable time.
+3. Spark shuffles the rows so that one task holds one segment's worth (:mod:`.planning`); Arrow sorts, writes and
+   uploads in the Python workers (:mod:`.writing`), which report a record for each file.
+4. The driver stages what the tasks that count reported. Until ``end``, nobody sees any of it.
+
+A job that fails anywhere has staged nothing. Its objects lie under the entry's prefix, where the clean-up of the entry
+finds them; nothing is deleted here. The source is read twice. A source that is more than a scan of files (a join, an
+aggregation, a sample, ...) is kept in Spark's memory and disk between the two, so that it is computed once and both
+passes see the same rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow
+from pyspark import StorageLevel, TaskContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.types import AtomicType, LongType, StructType
+
+from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError, SourceDataError
+from airflow_provider_segments.lineage.stage import StageTicket
+from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.spark import planning
+from airflow_provider_segments.spark.settings import StorageAccess, connect, storage_options
+from airflow_provider_segments.spark.sources import check_columns, is_cheap
+from airflow_provider_segments.spark.times import chunk_start, quoted, time_ms
+from airflow_provider_segments.spark.writing import WriteJob, write_partition
+from airflow_provider_segments.store import DEFAULT_CLUSTER, Table
+
+_LOG = logging.getLogger(__name__)
+_TIME, _PARTITION = "__segments_time_ms", "__segments_partition"
+_PROGRESS_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPush:
+    """What a build has staged. ``rejected`` rows had no usable time and went to the reject folder."""
+
+    entry_id: str
+    segments: int
+    rows: int
+    bytes: int
+    rejected: int
+    seconds: float
+
+
+def build_segments(
+    spark: SparkSession,
+    table: Table,
+    entry_id: str,
+    source: DataFrame,
+    *,
+    stager: str = "build",
+    allow_empty: bool = False,
+    reject_folder: str | None = None,
+    options: Mapping[str, str] | None = None,
+    cache: bool | None = None,
+) -> BuiltPush:
+    """Build ``source`` into segments of ``table`` and stage them in ``entry_id``.
+
+    ``reject_folder`` is where rows without a usable time go (as JSON, below ``<table>/<entry id>.<attempt>``) when the
+    table's config says ``onBadTime: reject``. ``options`` are those of the object store, by default from the
+    environment (:mod:`.settings`). ``cache`` keeps the source between its two readings; by default only when it is
+    more than a scan of files.
+
+    Raises :class:`SourceDataError` for input that cannot become segments, :class:`StageRefusedError` when the entry
+    takes none, :class:`InvalidConfigError`, :class:`TableNotFoundError`, and Spark's own errors when a task fails.
+    """
+    began = time.monotonic()
+    config = table.config()
+    if config.time_column and config.on_bad_time == "reject" and not reject_folder:
+        raise InvalidConfigError(f"table {table.name!r} says onBadTime: reject; give a reject folder")
+    ticket = table.open_stage(entry_id, stager)
+    _LOG.info(
+        "table %r, entry %s: attempt %d of %r builds below %s",
+        table.name,
+        entry_id,
+        ticket.attempt,
+        stager,
+        ticket.prefix,
+    )
+    storage = StorageAccess(table.storage.uri, storage_options() if options is None else dict(options))
+    build = _Build(spark, config, ticket, source, storage, reject_folder)
+    with _explained(config, entry_id), build.kept(cache):
+        segments, rejected = build.run(allow_empty)
+        staged = table.stage(ticket, segments)
+    built = BuiltPush(entry_id, staged.segments, staged.rows, staged.bytes, rejected, time.monotonic() - began)
+    _LOG.info(
+        "table %r, entry %s: staged %d segments, %d rows, %d bytes in %.1f s (%d rows rejected)",
+        table.name, entry_id, built.segments, built.rows, built.bytes, built.seconds, rejected,
+    )  # fmt: skip
+    return built
+
+
+class _Build:
+    """One attempt."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: TableConfig,
+        ticket: StageTicket,
+        source: DataFrame,
+        storage: StorageAccess,
+        reject_folder: str | None,
+    ) -> None:
+        self.spark = spark
+        self.config = config
+        self.ticket = ticket
+        self.source = source
+        self.storage = storage
+        self.reject_folder = reject_folder
+        check_columns(config, source.schema)
+        self.time = time_ms(config, source.schema)
+
+    @contextmanager
+    def kept(self, cache: bool | None) -> Iterator[None]:
+        """Keep the source between the passes if it has to be."""
+        if not (not is_cheap(self.source) if cache is None else cache):
+            yield
+            return
+        self.source = self.source.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            yield
+        finally:
+            self.source.unpersist()
+
+    def run(self, allow_empty: bool) -> tuple[list[StagedSegment], int]:
+        """The segments, written but not staged, and the number of rejected rows."""
+        keys = self._keys()
+        counted = planning.count(self.source, keys, self.config.target_rows)
+        rejected = self._sort_out(counted.bad)
+        rows = sum(counted.rows.values())
+        if rows == 0:
+            if not allow_empty:
+                raise SourceDataError(
+                    f"table {self.config.name!r}: the input has no rows{' with a usable time' if rejected else ''}; "
+                    "allow empty input if that is right"
+                )
+            return [], rejected
+        plan = planning.make_plan(counted, self.config.target_rows, self.spark.sparkContext.defaultParallelism)
+        _LOG.info(
+            "table %r: %d rows in %d time chunks, %d tasks", self.config.name, rows, len(plan.chunks), plan.partitions
+        )
+        segments = self._write(plan, keys)
+        written = sum(segment.record.rows for segment in segments)
+        if written != rows:
+            _LOG.warning(
+                "table %r: the input changed while it was read: %d rows, then %d", self.config.name, rows, written
+            )
+        return segments, rejected
+
+    def _keys(self) -> planning.Keys:
+        config, schema = self.config, self.source.schema
+        chunk = F.lit(0).cast("bigint") if self.time is None else chunk_start(config.granularity, self.time)
+        if self.time is not None:
+            chunk = F.when(self.time.isNotNull(), chunk)
+        spread = F.xxhash64(*([F.col(quoted(name)) for name in _hashable(schema)] or [F.lit(0)]))
+        known = [F.col(quoted(name)) for name in config.sort_columns] + ([] if self.time is None else [self.time])
+        if config.sort_columns:
+            first = config.sort_columns[0]
+            value, kind = planning.sort_value(F.col(quoted(first)), schema[first].dataType)
+            return planning.Keys(chunk, value, kind, F.xxhash64(*known), spread)
+        return planning.Keys(chunk, self.time, LongType(), F.xxhash64(*known) if known else spread, spread)
+
+    def _sort_out(self, bad: int) -> int:
+        """Refuse rows without a usable time, or put them into the reject folder."""
+        if not bad:
+            return 0
+        assert self.time is not None
+        rows = self.source.filter(self.time.isNull())
+        if self.config.on_bad_time != "reject":
+            raise SourceDataError(self._bad_time_message(bad, rows))
+        folder = (
+            f"{str(self.reject_folder).rstrip('/')}/{self.config.name}/{self.ticket.entry_id}.{self.ticket.attempt}"
+        )
+        rows.write.mode("error").json(folder)
+        _LOG.warning("table %r: %d rows without a usable time were put into %s", self.config.name, bad, folder)
+        return bad
+
+    def _bad_time_message(self, bad: int, rows: DataFrame) -> str:
+        example = rows.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"})).limit(1).collect()
+        row = example[0][0] if example else "gone when it was looked for"
+        return (
+            f"table {self.config.name!r}: {bad} rows have no usable time in column {self.config.time_column!r} "
+            f"(timeFormat {self.config.time_format}); for example {row[:500]}. Correct them, or set onBadTime to reject"
+        )
+
+    def _write(self, plan: planning.Plan, keys: planning.Keys) -> list[StagedSegment]:
+        source = self.source
+        if self.time is not None:
+            source = source.withColumn(_TIME, self.time)
+            if self.config.on_bad_time == "reject":
+                source = source.filter(F.col(_TIME).isNotNull())
+        placed = planning.partition_column(self.spark, source, plan, keys, _PARTITION)
+        shuffled = placed.repartitionById(plan.partitions, _PARTITION).drop(_PARTITION)
+        job = self._job(plan)
+        with _progress(self.spark, self.config.name, plan) as report:
+            found = shuffled.mapInArrow(_task(job, report), "segment binary").collect()
+        return [_decode(row[0]) for row in found]
+
+    def _job(self, plan: planning.Plan) -> WriteJob:
+        config, ticket = self.config, self.ticket
+        first = [name for name in config.sort_columns[:1] if name != config.time_column]
+        job = WriteJob(
+            table=config.name,
+            entry_id=ticket.entry_id,
+            stager=ticket.stager,
+            attempt=ticket.attempt,
+            prefix=ticket.prefix,
+            generation=ticket.generation,
+            granularity=config.granularity,
+            sort_columns=config.sort_columns,
+            has_time=self.time is not None,
+            target_rows=config.target_rows,
+            compression=config.compression,
+            statistics_columns=tuple(dict.fromkeys([*config.statistics_columns, *first])),
+            spark_schema=self.source.schema.json(),
+            slices=plan.slices,
+            storage=self.storage,
+        )
+        job.segment_name(config.granularity.chunk_name(0), plan.partitions)  # too long a name shows now, not in a task
+        return job
+
+
+def _task(job: WriteJob, report: Any) -> Any:
+    def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        for segment in write_partition(job, batches, context.partitionId(), context.taskAttemptId()):
+            report.add(segment.record.rows)
+            yield pyarrow.record_batch([pyarrow.array([_encode(segment)], pyarrow.binary())], names=["segment"])
+
+    return write
+
+
+def _encode(segment: StagedSegment) -> bytes:
+    return msgspec.json.encode((segment.chunk, segment.record))
+
+
+def _decode(payload: bytes) -> StagedSegment:
+    return StagedSegment(*msgspec.json.decode(bytes(payload), type=tuple[str, SegmentRecord]))
+
+
+def _hashable(schema: StructType) -> list[str]:
+    return [field.name for field in schema.fields if isinstance(field.dataType, AtomicType)]
+
+
+@contextmanager
+def _progress(spark: SparkSession, table: str, plan: planning.Plan) -> Iterator[Any]:
+    """An accumulator for rows written, looked at now and then for the log. A task that runs twice counts twice."""
+    rows = spark.sparkContext.accumulator(0)
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_PROGRESS_SECONDS):
+            share = min(100, 100 * rows.value // max(1, plan.rows))
+            _LOG.info("table %r: %d of %d rows written (%d %%)", table, rows.value, plan.rows, share)
+
+    watcher = threading.Thread(target=watch, name="segments-progress", daemon=True)
+    watcher.start()
+    try:
+        yield rows
+    finally:
+        done.set()
+        watcher.join()
+
+
+@contextmanager
+def _explained(config: TableConfig, entry_id: str) -> Iterator[None]:
+    """Have any error name the table and the entry, and say what a failed build leaves behind."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(
+            f"build of table {config.name!r} into entry {entry_id} failed: nothing of this attempt is staged; "
+            "its objects lie under the entry's prefix and go with the entry. The build can be run again."
+        )
+        raise
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The application for ``spark-submit``. Returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    spark = SparkSession.builder.appName(f"segments-build {arguments.table}").getOrCreate()
+    spark.conf.set(
+        "spark.sql.session.timeZone", "UTC"
+    )  # also for a source that reads times without a zone as TIMESTAMP
+    try:
+        with connect(arguments.zk_hosts, arguments.storage_uri, arguments.cluster) as store:
+            table = store.table(arguments.table)
+            table.config()
+            build_segments(
+                spark,
+                table,
+                arguments.entry_id,
+                read_source(spark, arguments.input, arguments.format, arguments.options, arguments.schema),
+                stager=arguments.stager,
+                allow_empty=arguments.allow_empty,
+                reject_folder=arguments.reject_folder,
+            )
+    except SegmentsError as error:
+        _LOG.error("%s", "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]))
+        return 1
+    finally:
+        spark.stop()
+    return 0
+
+
+def read_source(
+    spark: SparkSession,
+    source: str,
+    kind: str = "parquet",
+    options: Mapping[str, str] | None = None,
+    schema: str | None = None,
+) -> DataFrame:
+    """The input: ``source`` is a table's name for ``kind`` ``table``, a query for ``sql``, else comma-separated paths.
+
+    Raises :class:`SourceDataError` when it cannot be found or understood.
+    """
+    try:
+        if kind == "sql":
+            return spark.sql(source)
+        if kind == "table":
+            return spark.read.options(**dict(options or {})).table(source)
+        reader = spark.read.format(kind).options(**dict(options or {}))
+        if schema:
+            reader = reader.schema(schema)
+        return reader.load([path.strip() for path in source.split(",") if path.strip()])
+    except AnalysisException as error:
+        raise SourceDataError(f"input {source[:200]!r} ({kind}) cannot be read: {error.getMessage()}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="build_segments.py",
+        description="Build segments of a table from any Spark source and stage them in a lineage entry.",
+        epilog="Credentials are read from environment variables only: SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY, "
+        "SEGMENTS_S3_SESSION_TOKEN, SEGMENTS_S3_ENDPOINT_URL, SEGMENTS_S3_REGION, SEGMENTS_ZK_USERNAME, "
+        "SEGMENTS_ZK_PASSWORD and, for TLS, SEGMENTS_ZK_USE_SSL with its files.",
+    )
+    parser.add_argument("--zk-hosts", "--zookeeper", required=True, help="host:port,host:port/chroot")
+    parser.add_argument("--cluster", default=DEFAULT_CLUSTER)
+    parser.add_argument("--storage-uri", required=True, help="file:///folder or s3://bucket/prefix")
+    parser.add_argument("--table", required=True)
+    parser.add_argument("--entry-id", required=True, help="the lineage entry to stage in")
+    parser.add_argument("--stager", default="build", help="name of this build where an entry has several")
+    parser.add_argument("--input", required=True, help="comma-separated paths, a table name, or a query")
+    parser.add_argument(
+        "--format", default="parquet", help="csv, json, parquet, orc, table, sql or another Spark source"
+    )
+    parser.add_argument("--options", type=_json_options, default={}, help="options of the source, as a JSON object")
+    parser.add_argument("--option", action=_Option, dest="options", metavar="KEY=VALUE", help="one more of them")
+    parser.add_argument("--schema", help="schema of the source as SQL would have it: a INT, b STRING")
+    parser.add_argument("--allow-empty", action="store_true", help="an input without rows is no error")
+    parser.add_argument("--reject-folder", help="where rows without a usable time go, if the table config rejects them")
+    return parser
+
+
+def _json_options(text: str) -> dict[str, str]:
+    options = json.loads(text)
+    if not isinstance(options, dict):
+        raise argparse.ArgumentTypeError(f"not a JSON object: {text}")
+    return {str(key): str(value) for key, value in options.items()}
+
+
+class _Option(argparse.Action):
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, flag: Any = None
+    ) -> None:
+        key, equals, text = str(value).partition("=")
+        if not equals or not key:
+            parser.error(f"{flag} {value!r} is not KEY=VALUE")
+        namespace.options = {**namespace.options, key: text}

@@ -1,0 +1,206 @@
+"""Reading a table in Spark: one snapshot, only the segments that can hold the asked-for times, then an exact filter.
+
+Where Spark can reach the objects itself (local files, HDFS, S3 with hadoop-aws on the class path), its own Parquet
+reader gets the visible files by name. Elsewhere, so on S3 with nothing but the wheels, the files are read through Arrow
+in the Python workers (:mod:`.datasource`). Both give the same rows under the same schema: that of the newest segment;
+a column that older segments lack is null in them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from urllib.parse import urlparse
+
+import pyarrow.parquet
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DateType, IntegralType, StructType, TimestampNTZType, TimestampType
+
+from airflow_provider_segments.exceptions import SourceDataError
+from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.interval import MAX_MS, MIN_MS, parse_time, to_ms
+from airflow_provider_segments.snapshot import Snapshot
+from airflow_provider_segments.spark.settings import storage_options, worker_environment
+from airflow_provider_segments.spark.times import DAY_MS, quoted, time_ms
+from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY
+from airflow_provider_segments.store import SegmentStore
+
+Time = int | str | datetime.datetime
+"""UTC epoch milliseconds, ISO 8601 text (UTC when it names no zone), or a datetime with a zone."""
+
+_S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``spark.read.format("segments")`` known to this session.
+
+    Its Python workers get the credentials of the environment (:mod:`.settings`), and filters are pushed down to it.
+    """
+    from airflow_provider_segments.spark.datasource import SegmentsDataSource
+
+    spark.sparkContext.environment.update(worker_environment())
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(SegmentsDataSource)
+
+
+def read_table(
+    spark: SparkSession,
+    store: SegmentStore,
+    table: str,
+    *,
+    start: Time | None = None,
+    end: Time | None = None,
+    as_of: str | None = None,
+    columns: Sequence[str] | None = None,
+    schema: StructType | None = None,
+    through_arrow: bool | None = None,
+) -> DataFrame:
+    """The rows of ``table`` that are visible now, or were ``as_of`` a lineage entry, with ``start <= time < end``.
+
+    The snapshot is taken once, here. ``columns`` picks columns. ``schema`` replaces the newest segment's, and is what a
+    table without segments needs; without it such a table raises :class:`SourceDataError`. ``through_arrow`` chooses the
+    reader, by default Spark's own where it can reach the objects.
+    """
+    opened = store.table(table)
+    config = opened.config()
+    low, high = _ms(start), _ms(end)
+    snapshot = opened.snapshot(low, high, as_of=as_of)
+    if schema is None:
+        schema = schema_of(snapshot if len(snapshot) else opened.snapshot(as_of=as_of))
+    if not len(snapshot):
+        rows = spark.createDataFrame([], schema)
+    elif not spark_can_read(spark, snapshot.storage.uri) if through_arrow is None else through_arrow:
+        rows = _arrow(spark, snapshot, schema, config, columns)
+    else:
+        rows = _native(spark, snapshot, schema)
+    kept = time_filter(config, schema, low, high)
+    rows = rows if kept is None else rows.filter(kept)
+    return rows if columns is None else rows.select(*(F.col(quoted(name)) for name in columns))
+
+
+def schema_of(snapshot: Snapshot) -> StructType:
+    """The schema of the newest segment, from its footer. Raises :class:`SourceDataError` when there is no segment."""
+    if not len(snapshot):
+        raise SourceDataError(
+            f"table {snapshot.table!r} has no visible segments, and so no schema; give one to read it as an empty table"
+        )
+    newest = max(snapshot.segments, key=lambda segment: (segment.born, segment.name))
+    with snapshot.storage.open(newest.key) as file:
+        footer = pyarrow.parquet.ParquetFile(file).schema_arrow
+    written = (footer.metadata or {}).get(SPARK_SCHEMA_KEY)
+    found = StructType.fromJson(json.loads(written)) if written else from_arrow_schema(footer)
+    return _nullable(found)
+
+
+def spark_can_read(spark: SparkSession, uri: str) -> bool:
+    """Whether Spark's own readers reach objects at ``uri``."""
+    scheme = urlparse(uri).scheme
+    if scheme not in ("s3", "s3a"):
+        return True
+    try:
+        spark._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_S3A)  # type: ignore[union-attr]
+    except Exception:  # py4j's wrapper of ClassNotFoundException, and whatever a half-installed hadoop-aws raises
+        return False
+    return True
+
+
+def time_filter(config: TableConfig, schema: StructType, low: int | None, high: int | None) -> Column | None:
+    """``low <= time < high``, as a comparison of the bare column where it can be: Parquet readers skip data by it."""
+    if low is None and high is None:
+        return None
+    ms = time_ms(config, schema)
+    if ms is None:
+        raise SourceDataError(f"table {config.name!r} has no time column: it can only be read whole")
+    assert config.time_column is not None
+    column, kind = F.col(quoted(config.time_column)), schema[config.time_column].dataType
+    whole = F.lit(True)
+    for bound, at in ((low, column.__ge__), (high, column.__lt__)):
+        if bound is None or not MIN_MS < bound < MAX_MS:
+            continue
+        literal = _literal(config.time_format, kind, bound)
+        if literal is None:
+            at, literal = (ms.__ge__ if bound == low else ms.__lt__), F.lit(bound)
+        whole = whole & at(literal)
+    return whole & column.isNotNull()
+
+
+def _literal(time_format: str, kind: object, ms: int) -> Column | None:
+    """The smallest value of the time column at or after ``ms``; ``None`` when only the parsed time can be compared."""
+    if time_format == "TIMESTAMP":
+        match kind:
+            case TimestampType():
+                return F.timestamp_millis(F.lit(ms).cast("bigint"))
+            case TimestampNTZType():
+                since_epoch = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=ms)
+                return F.expr(f"timestamp_ntz'{since_epoch.isoformat(sep=' ')}'")
+            case DateType():
+                return F.date_from_unix_date(F.lit(-(-ms // DAY_MS)))
+    if isinstance(kind, IntegralType):
+        match time_format:
+            case "EPOCH_SECONDS":
+                return F.lit(-(-ms // 1000)).cast("bigint")
+            case "EPOCH_MILLIS":
+                return F.lit(ms).cast("bigint")
+            case "EPOCH_MICROS":
+                return F.lit(ms * 1000).cast("bigint")
+    return None
+
+
+def _native(spark: SparkSession, snapshot: Snapshot, schema: StructType) -> DataFrame:
+    uri = urlparse(snapshot.storage.uri)
+    if uri.scheme not in ("s3", "s3a"):
+        return spark.read.schema(schema).parquet(*snapshot.urls)
+    _configure_s3a(spark, uri.netloc)
+    return spark.read.schema(schema).parquet(*(url.replace("s3://", "s3a://", 1) for url in snapshot.urls))
+
+
+def _configure_s3a(spark: SparkSession, bucket: str) -> None:
+    """Give S3A the environment's credentials for this bucket, unless Spark's configuration has some."""
+    names = {
+        "access_key": "access.key",
+        "secret_key": "secret.key",
+        "session_token": "session.token",
+        "endpoint_url": "endpoint",
+        "region": "endpoint.region",
+    }
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    options = storage_options()
+    if options.get("endpoint_url"):
+        hadoop.setIfUnset(f"fs.s3a.bucket.{bucket}.path.style.access", "true")
+    for option, value in options.items():
+        hadoop.setIfUnset(f"fs.s3a.bucket.{bucket}.{names[option]}", value)
+
+
+def _arrow(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    schema: StructType,
+    config: TableConfig,
+    columns: Sequence[str] | None,
+) -> DataFrame:
+    from airflow_provider_segments.spark.datasource import pack_segments
+
+    register(spark)
+    needed = None if columns is None else {*columns, *([config.time_column] if config.time_column else [])}
+    wanted = schema if needed is None else StructType([field for field in schema.fields if field.name in needed])
+    reader = spark.read.format("segments").option("storage_uri", snapshot.storage.uri).option("table", config.name)
+    return reader.option("segments", pack_segments(snapshot)).schema(wanted).load()
+
+
+def _nullable(schema: StructType) -> StructType:
+    """The schema with nullable columns: a column may be absent from other segments."""
+    for field in schema.fields:
+        field.nullable = True
+    return schema
+
+
+def _ms(at: Time | None) -> int | None:
+    match at:
+        case str():
+            return parse_time(at)
+        case datetime.datetime():
+            return to_ms(at)
+    return at

@@ -1,0 +1,110 @@
+"""What a source must look like to become segments, and whether reading it twice is cheap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from airflow_provider_segments.exceptions import SourceDataError
+from airflow_provider_segments.model.config import TableConfig
+
+_SORTABLE = (
+    BinaryType, BooleanType, DateType, DecimalType, DoubleType, FloatType, IntegralType, StringType, TimestampNTZType,
+    TimestampType,
+)  # fmt: skip
+_CHEAP = {
+    "Project",
+    "Filter",
+    "LocalRelation",
+    "Range",
+    "Union",
+    "SubqueryAlias",
+    "View",
+    "InMemoryRelation",
+    "OneRowRelation",
+}
+
+
+def check_columns(config: TableConfig, schema: StructType) -> None:
+    """Raise :class:`SourceDataError` unless rows of ``schema`` can be stored and sorted as ``config`` says."""
+    if not schema.fields:
+        raise SourceDataError(f"table {config.name!r}: the input has no columns")
+    _check_names(config.name, schema.names)
+    for field in schema.fields:
+        if (unfit := _unfit(field.dataType)) is not None:
+            raise SourceDataError(
+                f"table {config.name!r}: column {field.name!r} has type {unfit.simpleString()}, which Parquet readers "
+                "do not agree on; cast it, or leave it out"
+            )
+    kinds = {field.name: field.dataType for field in schema.fields}
+    for what, names in (("sort", config.sort_columns), ("statistics", config.statistics_columns)):
+        if absent := [name for name in names if name not in kinds]:
+            raise SourceDataError(
+                f"table {config.name!r}: the input has no {what} column {absent[0]!r}; it has {', '.join(schema.names)}"
+            )
+    for name in config.sort_columns:
+        if not isinstance(kinds[name], _SORTABLE) or _collated(kinds[name]):
+            raise SourceDataError(
+                f"table {config.name!r}: sort column {name!r} is {kinds[name].simpleString()}; rows can be sorted by "
+                "numbers, text, booleans, dates, times and binary values"
+            )
+
+
+def is_cheap(source: DataFrame) -> bool:
+    """Whether ``source`` is a scan with filters and simple columns, which gives the same rows each time it is read."""
+    plan = source._jdf.queryExecution().optimizedPlan()
+    return bool(plan.deterministic()) and _only_scans(plan)
+
+
+def _only_scans(plan: Any) -> bool:
+    name = str(plan.nodeName())
+    if name not in _CHEAP and not name.startswith(("Relation", "LogicalRelation")):
+        return False
+    children = plan.children()
+    return all(_only_scans(children.apply(index)) for index in range(children.size()))
+
+
+def _check_names(table: str, names: list[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.get(name.casefold())) is not None:
+            raise SourceDataError(
+                f"table {table!r}: columns {other!r} and {name!r} are one name to readers that ignore case; rename one"
+            )
+        if not name or name.startswith("__segments_"):
+            raise SourceDataError(f"table {table!r}: {name!r} cannot be a column's name here; rename it")
+        seen[name.casefold()] = name
+
+
+def _unfit(kind: DataType) -> DataType | None:
+    """The first type in ``kind`` that cannot be stored."""
+    match kind:
+        case StructType():
+            return next((found for field in kind.fields if (found := _unfit(field.dataType)) is not None), None)
+        case ArrayType():
+            return _unfit(kind.elementType)
+        case MapType():
+            found = _unfit(kind.keyType)
+            return _unfit(kind.valueType) if found is None else found
+    return None if isinstance(kind, _SORTABLE) and not _collated(kind) else kind
+
+
+def _collated(kind: DataType) -> bool:
+    return isinstance(kind, StringType) and kind.simpleString() not in ("string",) and "collate" in kind.simpleString()

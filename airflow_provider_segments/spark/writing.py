@@ -1,0 +1,277 @@
+"""The executor's half of a build: the rows of one task become Parquet files in the object store. Needs no pyspark.
+
+A task gathers at most about one segment's rows as Arrow batches, sorts them, cuts them where the time chunk changes and
+where a segment would grow beyond the target, and writes and uploads one file a segment. It never trusts the plan: chunk
+and size come from the rows themselves.
+
+Every object key carries the stage attempt and Spark's task attempt, so two executions of one task (a retry, a
+speculative copy, a zombie) never share a key. Only what the driver gets back from the winning execution is staged; the
+others' objects lie under the entry's prefix and are swept with it. Nothing is deleted here: not even the objects of a
+task that fails half way, for a delete that is decided on one executor's word could hit what another has reported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from airflow_provider_segments.exceptions import SourceDataError
+from airflow_provider_segments.model.interval import MIN_MS, Granularity
+from airflow_provider_segments.model.names import check_segment_name, entry_tag
+from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.spark.settings import StorageAccess
+from airflow_provider_segments.spark.statistics import ColumnStatistics
+from airflow_provider_segments.storage.base import ObjectStore
+
+ROW_GROUP_ROWS = 262_144
+SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
+"""Where Spark looks for its own schema in a Parquet footer."""
+
+_MOST_BYTES = 2**31 - 2**20  # of one Arrow string array with 32-bit offsets
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """Everything a task needs to know. ``slices`` gives partitions that hold one slice of a chunk its number."""
+
+    table: str
+    entry_id: str
+    stager: str
+    attempt: int
+    prefix: str
+    generation: str
+    granularity: Granularity
+    sort_columns: tuple[str, ...]
+    has_time: bool
+    target_rows: int
+    compression: str
+    statistics_columns: tuple[str, ...]
+    spark_schema: str
+    slices: Mapping[int, int]
+    storage: StorageAccess = field(repr=False)
+
+    def segment_name(self, chunk: str, number: int, part: int = 0) -> str:
+        """Name of a segment. ``part`` counts the pieces of what was planned as one segment and came out too large.
+
+        Unique in the entry: a chunk's rows are in one partition, or its slices are numbered; and the stager is named.
+        """
+        stager = "" if self.stager == "build" else f"_{self.stager}"
+        extra = f"-{part}" if part else ""
+        return check_segment_name(f"{self.table}_{chunk}_{entry_tag(self.entry_id)}{stager}_{number:05d}{extra}")
+
+    def owner(self, segment: str) -> dict[str, str]:
+        """Owner metadata of an object, also kept in the file's footer: what deletion later checks before it deletes."""
+        return {
+            "application": "airflow-provider-segments",
+            "component": "Managed-Ledger",
+            "table": self.table,
+            "segment": segment,
+            "generation": self.generation,
+        }
+
+
+def write_partition(
+    job: WriteJob, batches: Iterable[pyarrow.RecordBatch], partition: int, task_attempt: int
+) -> Iterator[StagedSegment]:
+    """Write the rows of one task. If the job has a time, it is the batches' last column, in epoch milliseconds."""
+    with tempfile.TemporaryDirectory(prefix="segments-", dir=_local_dir()) as folder:
+        writer = _TaskWriter(job, job.storage.open(), Path(folder), partition, task_attempt)
+        held: list[pyarrow.RecordBatch] = []
+        rows, limit = 0, job.target_rows + job.target_rows // 4
+        for batch in batches:
+            for part in _parts(batch, limit - rows, limit):
+                held.append(part)
+                rows += part.num_rows
+                if rows >= limit:
+                    yield from writer.write(held)
+                    held, rows = [], 0
+        if rows:
+            yield from writer.write(held)
+
+
+def _parts(batch: pyarrow.RecordBatch, room: int, limit: int) -> Iterator[pyarrow.RecordBatch]:
+    """``batch`` cut so that the first part has at most ``room`` rows and the others at most ``limit``."""
+    at = 0
+    while at < batch.num_rows:
+        yield batch.slice(at, room)
+        at, room = at + room, limit
+
+
+@dataclass(slots=True)
+class _TaskWriter:
+    job: WriteJob
+    store: ObjectStore
+    folder: Path
+    partition: int
+    task_attempt: int
+    written: dict[str, int] = field(default_factory=dict)
+
+    def write(self, batches: list[pyarrow.RecordBatch]) -> Iterator[StagedSegment]:
+        """Write what is held. Empties ``batches``, so that the sorted copy replaces the rows rather than joins them."""
+        data = _in_utc(pyarrow.Table.from_batches(batches))
+        batches.clear()
+        times = None
+        if self.job.has_time:
+            times = data.column(data.num_columns - 1)
+            data = data.remove_column(data.num_columns - 1)
+            if times.null_count:
+                raise SourceDataError(
+                    f"table {self.job.table!r}, entry {self.job.entry_id}: {times.null_count} rows had a usable time "
+                    "when they were counted and have none now; the input changes while it is read"
+                )
+        starts = _starts(times, self.job.granularity, data.num_rows)
+        order = _order(data, times, starts, self.job.sort_columns)
+        columns = [_one_array(data.column(index)) for index in range(data.num_columns)]
+        schema = pyarrow.schema(
+            [field.with_type(column.type) for field, column in zip(data.schema, columns, strict=True)]
+        )
+        del data
+        for first, end in _cuts(starts[order], self.job.target_rows):
+            rows = order[first:end]
+            chunk = self.job.granularity.chunk_name(int(starts[rows[0]]))
+            yield self._segment(
+                chunk, schema, columns, rows, None if times is None else times.take(pyarrow.array(rows))
+            )
+
+    def _segment(
+        self, chunk: str, schema: pyarrow.Schema, columns: list[pyarrow.Array], rows: Any, times: Any
+    ) -> StagedSegment:
+        part = self.written.get(chunk, 0)
+        self.written[chunk] = part + 1
+        name = self.job.segment_name(chunk, self.job.slices.get(self.partition, 0), part)
+        file = f"{name}.{self.job.attempt}.{self.task_attempt}.parquet"
+        path = self.folder / "segment.parquet"
+        owner = self.job.owner(name)
+        statistics = self._write_file(path, schema, columns, rows, owner)
+        crc, size = _crc32(path), path.stat().st_size
+        self.store.put_file(path, self.job.prefix + file, owner=owner)
+        path.unlink()
+        _LOG.info("segment %s: %d rows, %d bytes", name, len(rows), size)
+        low, high = (None, None) if times is None else _bounds(times)
+        return StagedSegment(chunk, SegmentRecord(name, file, len(rows), size, crc, low, high, statistics or None))
+
+    def _write_file(
+        self, path: Path, schema: pyarrow.Schema, columns: list[pyarrow.Array], rows: Any, owner: Mapping[str, str]
+    ) -> dict[str, list[Any]]:
+        footer = {f"segments.{key}".encode(): value.encode() for key, value in owner.items()}
+        footer[SPARK_SCHEMA_KEY] = self.job.spark_schema.encode()
+        found = {name: ColumnStatistics() for name in self.job.statistics_columns}
+        with pyarrow.parquet.ParquetWriter(
+            path,
+            schema.with_metadata(footer),
+            compression="NONE" if self.job.compression == "none" else self.job.compression,
+            write_page_index=True,
+        ) as writer:
+            for at in range(0, len(rows), ROW_GROUP_ROWS):
+                taken = pyarrow.array(rows[at : at + ROW_GROUP_ROWS])
+                group = pyarrow.RecordBatch.from_arrays([column.take(taken) for column in columns], schema=schema)
+                writer.write_batch(group, row_group_size=ROW_GROUP_ROWS)
+                for name, statistics in found.items():
+                    statistics.add(group.column(schema.get_field_index(name)))
+        return {name: statistics.as_list() for name, statistics in found.items()}
+
+
+def _order(data: pyarrow.Table, times: Any, starts: Any, sort_columns: tuple[str, ...]) -> Any:
+    """Row numbers by chunk, then by the sort columns, or by time. Stable; NaN and then null come last."""
+    keys = [data.column(name) for name in sort_columns] or ([] if times is None else [times])
+    if len(starts) and starts.min() != starts.max():
+        keys.insert(0, pyarrow.chunked_array([starts]))
+    if not keys:
+        return numpy.arange(data.num_rows, dtype=numpy.int64)
+    names = [f"{index}" for index in range(len(keys))]
+    keyed = pyarrow.table(keys, names=names)
+    indices = pyarrow.compute.sort_indices(keyed, sort_keys=[(name, "ascending") for name in names])
+    return indices.to_numpy()
+
+
+def _cuts(starts: Any, target_rows: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows that are one segment each: same chunk, at most ``target_rows``, equal within their chunk."""
+    edges = [0, *(numpy.flatnonzero(starts[1:] != starts[:-1]) + 1).tolist(), len(starts)]
+    for first, end in pairwise(edges):
+        parts = -(-(end - first) // target_rows)
+        for part in range(parts):
+            yield first + (end - first) * part // parts, first + (end - first) * (part + 1) // parts
+
+
+def _starts(times: Any, granularity: Granularity, rows: int) -> Any:
+    if times is None:
+        return numpy.full(rows, MIN_MS, dtype=numpy.int64)
+    return chunk_starts(times.to_numpy(), granularity)
+
+
+def chunk_starts(ms: Any, granularity: Granularity) -> Any:
+    """:meth:`Granularity.floor` of a whole numpy array."""
+    match granularity:
+        case Granularity.HOUR:
+            return ms - ms % 3_600_000
+        case Granularity.DAY:
+            return ms - ms % 86_400_000
+        case Granularity.WEEK:
+            return numpy.maximum(MIN_MS, ms - (ms + 3 * 86_400_000) % (7 * 86_400_000))
+        case Granularity.ALL:
+            return numpy.full_like(ms, MIN_MS)
+    unit = "M" if granularity is Granularity.MONTH else "Y"
+    return ms.astype("datetime64[ms]").astype(f"datetime64[{unit}]").astype("datetime64[ms]").astype(numpy.int64)
+
+
+def _in_utc(data: pyarrow.Table) -> pyarrow.Table:
+    """Instants come labelled with the session's time zone; relabelled, two sessions write the same schema."""
+    fields = [field.with_type(utc(field.type)) for field in data.schema]
+    schema = pyarrow.schema(fields)
+    return data if schema.equals(data.schema) else data.cast(schema)
+
+
+def utc(kind: pyarrow.DataType) -> pyarrow.DataType:
+    """``kind`` with every time zone in it replaced by UTC: the same instants under another label."""
+    if pyarrow.types.is_timestamp(kind) and kind.tz is not None:
+        return pyarrow.timestamp(kind.unit, "UTC")
+    if pyarrow.types.is_struct(kind):
+        return pyarrow.struct([field.with_type(utc(field.type)) for field in kind])
+    if pyarrow.types.is_map(kind):
+        return pyarrow.map_(utc(kind.key_type), kind.item_field.with_type(utc(kind.item_type)))
+    if pyarrow.types.is_list(kind):
+        return pyarrow.list_(kind.value_field.with_type(utc(kind.value_type)))
+    return kind
+
+
+def _one_array(column: pyarrow.ChunkedArray) -> pyarrow.Array:
+    """The column in one piece. Text of more than 2 GiB needs 64-bit offsets (the file is the same)."""
+    large = {pyarrow.string(): pyarrow.large_string(), pyarrow.binary(): pyarrow.large_binary()}
+    if column.type in large and column.nbytes > _MOST_BYTES:
+        column = column.cast(large[column.type])
+    combined = column.combine_chunks()
+    return pyarrow.concat_arrays(combined.chunks) if isinstance(combined, pyarrow.ChunkedArray) else combined
+
+
+def _bounds(times: Any) -> tuple[int, int]:
+    found = pyarrow.compute.min_max(times).as_py()
+    return found["min"], found["max"]
+
+
+def _crc32(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
+def _local_dir() -> str | None:
+    """A folder that Spark clears when the application ends; the system's temporary folder outside of Spark."""
+    for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
+        if folder and Path(folder).is_dir():
+            return folder
+    return None

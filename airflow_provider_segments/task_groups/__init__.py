@@ -1,0 +1,1 @@
+"""Task groups: several operators wired the way they belong together."""

@@ -1,0 +1,177 @@
+"""Waits for a lineage entry to reach a state, on a ZooKeeper watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_segments.hooks.segments import SegmentsHook
+
+if TYPE_CHECKING:
+    from airflow_provider_segments.hooks.settings import SegmentsConnection
+    from airflow_provider_segments.model.lineage import LineageEntry
+    from airflow_provider_segments.zookeeper.session import ZooKeeperSession
+
+REACHED = "reached"
+IMPOSSIBLE = "impossible"
+STATES = ("IN_PROGRESS", "COMPLETED", "REVERTED")
+
+
+def judge(table: str, entry_id: str, wanted: Collection[str], entry: LineageEntry | None) -> dict[str, str] | None:
+    """Whether the wait is over: a ``reached`` or ``impossible`` event, or ``None`` to wait on.
+
+    An entry only moves on: IN_PROGRESS, COMPLETED, REVERTED. One that is gone was cleaned up and never comes back.
+    """
+    about = {"table": table, "entry_id": entry_id}
+    if entry is None:
+        why = "the entry is gone: it was cleaned up, or never made"
+        return {"status": IMPOSSIBLE, "state": "GONE", "message": f"table {table!r}, entry {entry_id}: {why}", **about}
+    state = entry.state.value
+    if state in wanted:
+        return {"status": REACHED, "state": state, "message": f"table {table!r}, entry {entry_id} is {state}", **about}
+    if not any(STATES.index(one) > STATES.index(state) for one in wanted):
+        why = f"the entry is {state} and cannot become {' or '.join(sorted(wanted))} any more"
+        return {"status": IMPOSSIBLE, "state": state, "message": f"table {table!r}, entry {entry_id}: {why}", **about}
+    return None
+
+
+def read_entry(session: ZooKeeperSession, cluster: str, table: str, entry_id: str) -> LineageEntry | None:
+    """The entry as it stands now, or ``None``."""
+    from airflow_provider_segments.lineage.records import LineageRecords
+    from airflow_provider_segments.paths import ClusterPaths
+
+    return LineageRecords(session, ClusterPaths(cluster), table).read().lineage.get(entry_id)
+
+
+class LineageStateTrigger(BaseTrigger):
+    """Fires when the entry is in one of ``states``, or can no longer get there.
+
+    Holds one ZooKeeper session while it waits. The watch says when to look again; ``poll_interval`` seconds is the
+    longest time between two looks, in case no watch comes. ZooKeeper being away is waited out.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        entry_id: str,
+        states: list[str],
+        segments_conn_id: str = SegmentsHook.default_conn_name,
+        poll_interval: float = 60.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.table = table
+        self.entry_id = entry_id
+        self.states = states
+        self.segments_conn_id = segments_conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class and arguments. No secret among them: the triggerer looks the connection up itself."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "table": self.table,
+                "entry_id": self.entry_id,
+                "states": self.states,
+                "segments_conn_id": self.segments_conn_id,
+                "poll_interval": self.poll_interval,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event. The session is closed before: whoever takes the event may never ask for another."""
+        settings = await SegmentsHook(self.segments_conn_id).asettings()
+        session = await self._patiently(lambda: _connect(settings))
+        try:
+            found = await self._wait(session, settings.cluster)
+        finally:
+            # Shielded: a cancelled trigger must still end its session, or the server keeps it until it times out.
+            await asyncio.shield(asyncio.to_thread(session.close))
+        yield TriggerEvent(found)  # type: ignore[no-untyped-call]
+
+    async def _wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, str]:
+        from airflow_provider_segments.paths import ClusterPaths
+
+        path = ClusterPaths(cluster).lineage(self.table)
+        watch = _Watch(session, path)
+        try:
+            while True:
+                # Armed before the read: a change between the two wakes us, it is never slept through.
+                await self._patiently(watch.arm)
+                entry = await self._patiently(
+                    lambda: asyncio.to_thread(read_entry, session, cluster, self.table, self.entry_id)
+                )
+                event = judge(self.table, self.entry_id, self.states, entry)
+                if event is not None:
+                    return event
+                await watch.wait(self.poll_interval)
+        finally:
+            watch.forget()
+
+    async def _patiently(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """``ask`` until ZooKeeper answers; the sensor's own time-out ends a wait that takes too long."""
+        from airflow_provider_segments.exceptions import MetadataUnavailableError
+
+        while True:
+            try:
+                return await ask()
+            except MetadataUnavailableError as error:
+                self.log.warning("%s. Looking again in %g s.", error, min(self.poll_interval, 10.0))
+                await asyncio.sleep(min(self.poll_interval, 10.0))
+
+
+class _Watch:
+    """One watch at a time on a znode, turned into something asyncio can wait for."""
+
+    def __init__(self, session: ZooKeeperSession, path: str) -> None:
+        self._session = session
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._forget: Callable[[], None] | None = None
+
+    async def arm(self) -> None:
+        """Watch, unless the last watch is still waiting: a poll does not pile watch upon watch."""
+        if self._forget is not None and not self._changed.is_set():
+            return
+        self.forget()
+        self._changed.clear()
+        self._forget = await asyncio.to_thread(self._session.watch, self._path, self._on_change)
+
+    async def wait(self, seconds: float) -> None:
+        """Return when the znode changed, the session was lost, or ``seconds`` are over."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    def forget(self) -> None:
+        """Stop watching."""
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
+
+    def _on_change(self) -> None:
+        """Called by kazoo's thread. A loop that has closed meanwhile has nobody left to wake."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._changed.set)
+
+
+async def _connect(settings: SegmentsConnection) -> ZooKeeperSession:
+    """A session. A thread cannot be cancelled: if we are, the session it still makes is closed there and then."""
+    from airflow_provider_segments.zookeeper.session import ZooKeeperSession
+
+    connecting = asyncio.ensure_future(asyncio.to_thread(ZooKeeperSession.connect, settings.zookeeper))
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        connecting.add_done_callback(_close_late)
+        raise
+
+
+def _close_late(connecting: asyncio.Future[ZooKeeperSession]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()

@@ -1,0 +1,1 @@
+"""Checks of staged segments before they become visible, without Spark."""

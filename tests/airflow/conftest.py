@@ -1,0 +1,166 @@
+"""A real Airflow (SQLite, in a folder of its own), a real ZooKeeper and, where a test asks for it, real Spark.
+
+AIRFLOW_HOME has to be set before the first import of Airflow, so it is set here, at import.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+HOME = Path(tempfile.mkdtemp(prefix="segments-airflow-"))
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+
+os.environ.update(
+    AIRFLOW_HOME=str(HOME),
+    AIRFLOW__CORE__DAGS_FOLDER=str(REPOSITORY / "dags"),
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__UNIT_TEST_MODE="False",
+    AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS="True",
+    AIRFLOW__API_AUTH__JWT_SECRET="for-tests-only-" * 5,
+    AIRFLOW__USAGE_DATA_COLLECTION__ENABLED="False",
+    AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL="3600",
+    AIRFLOW_CONN_SPARK_DEFAULT=json.dumps({"conn_type": "spark", "host": "local[1]"}),
+    SPARK_LOCAL_IP="127.0.0.1",
+    # Half the time of a short job is the second compiler's.
+    JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1",
+)
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk import DAG
+
+    from airflow_provider_segments.store import SegmentStore
+    from tests.airflow.helpers import RunDag, S3Server
+
+
+@pytest.fixture(scope="session")
+def airflow_db() -> None:
+    """Airflow's metadata database, once."""
+    from airflow.utils.db import initdb
+
+    initdb()
+    logging.getLogger("airflow").setLevel(logging.INFO)
+
+
+@pytest.fixture
+def table_name() -> str:
+    """A table that no other test uses."""
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def storage_root(tmp_path: Path) -> Path:
+    """Where the segments of this test go."""
+    return tmp_path / "segments"
+
+
+@pytest.fixture
+def connection(zk_hosts: str, storage_root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The connection ``segments_default``: this test's storage, the session's ZooKeeper."""
+    described = {
+        "conn_type": "segments",
+        "host": zk_hosts,
+        "extra": {"storage_uri": storage_root.as_uri(), "cluster": "airflow_tests"},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_SEGMENTS_DEFAULT", json.dumps(described))
+    return described
+
+
+@pytest.fixture
+def store(connection: dict[str, Any], airflow_db: None) -> Iterator[SegmentStore]:
+    """The store behind ``segments_default``."""
+    from airflow_provider_segments.hooks.segments import SegmentsHook
+
+    with SegmentsHook().get_conn() as opened:
+        yield opened
+
+
+@pytest.fixture
+def run_dag(airflow_db: None, connection: dict[str, Any]) -> RunDag:
+    """Run a DAG made in a test through Airflow's own scheduling rules; returns the finished DAG run."""
+
+    def run(dag: DAG, conf: dict[str, Any] | None = None) -> DagRun:
+        _sync(dag)
+        return dag.test(run_conf=conf)  # type: ignore[no-any-return]
+
+    return run
+
+
+def _sync(dag: DAG) -> None:
+    """``dag.test()`` wants the DAG to be in the database, as the DAG processor would have put it there."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.serialization.definitions.dag import SerializedDAG
+    from airflow.serialization.serialized_objects import LazyDeserializedDAG
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        DagBundlesManager().sync_bundles_to_db(session=session)  # type: ignore[no-untyped-call]
+        session.commit()
+        lazy = LazyDeserializedDAG.from_dag(dag)
+        SerializedDAG.bulk_write_to_db("dags-folder", None, [dag], session=session)
+        session.flush()
+        SerializedDagModel.write_dag(lazy, bundle_name="dags-folder", session=session)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server (SeaweedFS) that checks credentials."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from airflow_provider_segments.zookeeper.embedded import free_port
+    from tests.airflow.helpers import S3Server
+
+    ports = [free_port() for _ in range(4)]
+    server = S3Server(f"http://127.0.0.1:{ports[0]}", "ak" + secrets.token_hex(6), secrets.token_hex(20), "segments")
+    names = ("s3.port", "master.port", "volume.port", "filer.port")
+    folder = tmp_path_factory.mktemp("s3")
+    command = [
+        str(Path(sys.executable).with_name("weed")),
+        "server",
+        *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", "-volume.max=20", "-master.volumeSizeLimitMB=64"),
+        f"-dir={folder}",
+        *(f"-{name}={port}" for name, port in zip(names, ports, strict=True)),
+        *(f"-{name.replace('port', 'port.grpc')}={free_port()}" for name in names),
+    ]
+    environment = {**os.environ, "AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
+    with (folder / "weed.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    client = boto3.client(
+        "s3",
+        endpoint_url=server.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id=server.access_key,
+        aws_secret_access_key=server.secret_key,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                client.create_bucket(Bucket=server.bucket)
+                break
+            except (BotoCoreError, ClientError):
+                assert process.poll() is None, (folder / "weed.log").read_text()[-2000:]
+                assert time.monotonic() < deadline, "the S3 server did not come up"
+                time.sleep(0.2)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(20)

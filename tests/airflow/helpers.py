@@ -1,0 +1,104 @@
+"""What several Airflow tests need."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+import pyarrow.parquet
+
+from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.names import entry_tag
+from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+
+    from airflow_provider_segments.store import SegmentStore, Table
+
+REPOSITORY = Path(__file__).parents[2]
+HOME = Path(os.environ["AIRFLOW_HOME"])
+RunDag = Callable[..., "DagRun"]
+
+
+def states(run: DagRun) -> dict[str, str | None]:
+    """State of each task instance of a run, by task id."""
+    return {ti.task_id: str(ti.state) if ti.state else None for ti in run.get_task_instances()}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """A running S3 server with one bucket."""
+
+    endpoint_url: str
+    access_key: str
+    secret_key: str
+    bucket: str
+
+
+class TaskState(dict[str, Any]):
+    """What Airflow's task state store offers an operator."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+def context(task_id: str = "task", run_id: str = "run", state: TaskState | None = None, **more: Any) -> Any:
+    """A task's context, as far as the operators look at it. ``xcoms`` holds what they push."""
+    from airflow.sdk.execution_time.context import OutletEventAccessors
+
+    xcoms: dict[str, Any] = {}
+    ti = SimpleNamespace(
+        dag_id="dag",
+        run_id=run_id,
+        task_id=task_id,
+        map_index=-1,
+        xcom_push=lambda key, value: xcoms.update({key: value}),
+    )
+    return {
+        "ti": ti,
+        "task_state_store": TaskState() if state is None else state,
+        "outlet_events": OutletEventAccessors(),
+        "xcoms": xcoms,
+        **more,
+    }
+
+
+def make_table(store: SegmentStore, name: str, kind: str = "REFRESH") -> Table:
+    """A table without a time column."""
+    config = {"tableName": name, "ingestionConfig": {"batchIngestionConfig": {"segmentIngestionType": kind}}}
+    store.apply_config(TableConfig.from_json(config))
+    return store.table(name)
+
+
+def stage_rows(table: Table, entry_id: str, folder: Path, rows: dict[str, list[Any]], times: Any = (None, None)) -> str:
+    """Stage one segment of ``rows``, as a build would, without Spark. Returns its name."""
+    ticket = table.open_stage(entry_id)
+    name = f"{table.name}_ALL_{entry_tag(entry_id)}_00000"
+    file = f"{name}.{ticket.attempt}.parquet"
+    folder.mkdir(parents=True, exist_ok=True)
+    local = folder / file
+    pyarrow.parquet.write_table(pyarrow.table(rows), local)
+    table.storage.put_file(local, ticket.prefix + file, owner={"table": table.name, "entry": entry_id})
+    payload = local.read_bytes()
+    count = len(next(iter(rows.values())))
+    record = SegmentRecord(name, file, count, len(payload), zlib.crc32(payload), *times)
+    table.stage(ticket, [StagedSegment("ALL", record)])
+    return name
+
+
+def push_rows(table: Table, folder: Path, rows: dict[str, list[Any]], identity: str | None = None) -> str:
+    """One whole push without Spark. Returns the entry's id."""
+    entry_id = table.start(identity=identity).entry_id
+    stage_rows(table, entry_id, folder, rows)
+    table.end(entry_id)
+    return str(entry_id)

@@ -1,0 +1,105 @@
+"""The build operator: what it gives the job, and how it ends it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from airflow_provider_segments.operators.build import BuildSegmentsOperator
+from airflow_provider_segments.store import SegmentStore
+from tests.airflow.helpers import context, make_table
+
+
+def build(table_name: str, entry_id: str, **more: Any) -> BuildSegmentsOperator:
+    return BuildSegmentsOperator(task_id="build", table=table_name, entry_id=entry_id, input="/absent", **more)
+
+
+def test_killed_build_leaves_no_process_and_stages_nothing(store: SegmentStore, table_name: str) -> None:
+    """``spark-submit`` becomes the JVM, which starts a Python driver: both have to go."""
+    table = make_table(store, table_name)
+    entry_id = str(table.start().entry_id)
+    operator = build(table_name, entry_id)
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            operator.execute(context())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    processes = _wait_for_driver()
+    operator.on_kill()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert failed, "a killed job is a failed task"
+    gone, alive = psutil.wait_procs(processes, timeout=10)
+    assert not alive
+    assert len(gone) >= 2, "the JVM and its Python driver"
+    assert table.staged(entry_id).rows == 0
+
+
+def _wait_for_driver() -> list[Any]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = psutil.Process().children(recursive=True)
+        if any("build_segments.py" in " ".join(_command(one)) and "python" in one.name() for one in found):
+            return [one for one in found if "build_segments.py" in " ".join(_command(one))]
+        time.sleep(0.1)
+    raise AssertionError("the job's Python driver did not start")
+
+
+def _command(process: Any) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.NoSuchProcess:
+        return []
+
+
+def test_job_finds_this_environment_when_the_path_does_not(
+    store: SegmentStore, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A virtual environment that is not activated: the binary is absolute, the rest is put into the job's environment."""
+    make_table(store, table_name)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    ran: dict[str, Any] = {}
+
+    class Recorded(subprocess.Popen[str]):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            ran.update(command=command, path=os.environ["PATH"], python=os.environ["PYSPARK_PYTHON"])
+            super().__init__([sys.executable, "-c", "print('submitted')"], **options)
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.subprocess.Popen", Recorded)
+    operator = build(table_name, "x", conf={"spark.ui.enabled": "false"}, input_options='{"header": "true"}')
+    operator.execute(context())
+    assert ran["command"][0] == str(Path(sys.executable).with_name("spark-submit"))
+    assert ran["path"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert ran["python"] == sys.executable
+    assert os.environ["PATH"] == "/usr/bin:/bin", "the task's own environment is as it was"
+    line = " ".join(ran["command"])
+    for part in (
+        "--conf spark.ui.enabled=false",
+        "spark.sql.warehouse.dir=",
+        '--options {"header": "true"}',
+        "--entry-id x",
+    ):
+        assert part in line
+    operator.execute(context())
+    assert " ".join(ran["command"]) == line, "the same task object submits the same again"
+    assert operator.application_args is not None
+    assert operator.application_args.count("--table") == 1
+
+
+@pytest.mark.parametrize("options", ["[1]", "no json"])
+def test_input_options_that_are_no_object_are_refused(connection: Any, options: str) -> None:
+    with pytest.raises(ValueError, match=r"JSON|Expecting"):
+        build("t", "x", input_options=options).execute(context())

@@ -1,0 +1,122 @@
+"""The DAGs that come with the package, run as they are: push, push, look before rolling back, roll back."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG
+
+from airflow_provider_segments.assets.segments import segments_asset
+from airflow_provider_segments.store import SegmentStore
+from tests.airflow.helpers import REPOSITORY, RunDag, states
+
+
+def dags() -> dict[str, DAG]:
+    """The DAGs, parsed afresh: ``dag.test()`` keeps the parameters of a run as the next one's defaults."""
+    bag = DagBag(dag_folder=str(REPOSITORY / "dags"))
+    assert not bag.import_errors
+    return dict(bag.dags)
+
+
+def write_flights(path: Path, rows: int) -> Path:
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["time_hour", "carrier", "dep_delay"])
+        out.writerows((f"2013-{1 + row % 3:02}-07T{row % 24:02}:00:00Z", "UA", row) for row in range(rows))
+    return path
+
+
+def xcom(run: Any, task_id: str, key: str = "return_value") -> Any:
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = session.execute(
+            XComModel.get_many(run_id=run.run_id, dag_ids=run.dag_id, task_ids=task_id, key=key)
+        ).scalars()
+        return XComModel.deserialize_value(next(iter(found)))
+
+
+def test_push_push_rollback(run_dag: RunDag, store: SegmentStore, table_name: str, tmp_path: Path) -> None:
+    def rolled_back(**conf: Any) -> Any:
+        return run_dag(dags()["segments_rollback"], {"table": table_name, **conf})
+
+    def pushed(rows: int) -> Any:
+        path = write_flights(tmp_path / f"{rows}.csv", rows)
+        run = run_dag(dags()["segments_consistent_push"], {"table": table_name, "input": str(path), "min_rows": rows})
+        assert run.state == "success", states(run)
+        return run
+
+    table = store.table(table_name)
+    first = pushed(30)
+    assert (table.snapshot().rows, len(table.snapshot())) == (30, 3)
+    assert xcom(first, "push.configure") == "created"
+    second = pushed(12)
+    assert table.snapshot().rows == 12
+    result = xcom(second, "push.end")
+    assert (result["rows"], result["segments"], result["replaced"]) == (12, 3, 3)
+    assert xcom(second, "push.configure") == "unchanged"
+    assert states(second)["push.revert"] == "skipped"
+    link = xcom(second, "push.end", "_link_RollbackLink")
+    assert "/dags/segments_rollback?" in link
+    assert result["entry_id"] in link
+
+    looked = rolled_back(dry_run=True)
+    assert looked.state == "success"
+    assert (xcom(looked, "rollback")["reappeared"], table.snapshot().rows) == (3, 12)
+
+    undone = rolled_back(entry_id=result["entry_id"][:8])
+    assert undone.state == "success"
+    assert xcom(undone, "rollback")["entry_id"] == result["entry_id"]
+    assert table.snapshot().rows == 30
+
+    refused = rolled_back(entry_id=result["entry_id"])
+    assert refused.state == "failed"
+    assert table.snapshot().rows == 30
+    assert asset_changes(table_name) == ["end", "end", "revert"]
+
+
+def asset_changes(table_name: str) -> list[str]:
+    """What consumers scheduled on the table's asset were told, in order. The dry run and the refusal told nothing."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        uri = segments_asset(table_name, "airflow_tests").uri
+        query = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.uri == uri)
+        return [event.extra["change"] for event in session.scalars(query.order_by(AssetEvent.id))]
+
+
+def test_rollback_of_an_unknown_table_fails_in_the_protocols_words(
+    run_dag: RunDag, capfd: pytest.CaptureFixture[str], table_name: str
+) -> None:
+    run = run_dag(dags()["segments_rollback"], {"table": table_name})
+    assert run.state == "failed"
+    said = "".join(capfd.readouterr())
+    assert "TableNotFoundError" in said
+    assert table_name in said
+
+
+def test_every_parameter_of_the_forms_has_a_title() -> None:
+    for dag in dags().values():
+        for name in dag.params:
+            assert dag.params.get_param(name).schema.get("title"), f"{dag.dag_id}: {name}"
+
+
+def test_asset_of_a_table_is_one_uri_and_strange_uris_are_refused() -> None:
+    from urllib.parse import urlsplit
+
+    from airflow_provider_segments.assets.segments import sanitize_uri
+    from airflow_provider_segments.exceptions import InvalidNameError
+
+    assert segments_asset("flights").uri == "segments://segments/flights"
+    for bad in ("segments://", "segments:///flights", "segments://c/a/b"):
+        with pytest.raises(ValueError, match="must be"):
+            sanitize_uri(urlsplit(bad))
+    with pytest.raises(InvalidNameError):
+        segments_asset("a/b")

@@ -1,0 +1,186 @@
+"""A whole Airflow: scheduler, API server, DAG processor, triggerer. What only they do is shown here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.store import SegmentStore
+from airflow_provider_segments.zookeeper.embedded import free_port
+from tests.airflow.helpers import REPOSITORY
+
+pytestmark = pytest.mark.slow
+
+DAGS = """
+import time
+from datetime import timedelta
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow_provider_segments.operators.unfinished import revert_unfinished_pushes
+from airflow_provider_segments.sensors.lineage import LineageStateSensor
+from airflow_provider_segments.task_groups.replace import replace_segments
+
+def hang(context):
+    time.sleep(300)
+
+slow = dict(config={}, input="/absent", build={"pre_execute": hang})
+with DAG("marked", schedule=None):
+    replace_segments(table="marked", **slow)
+with DAG("timed", schedule=None, dagrun_timeout=timedelta(seconds=15), on_failure_callback=revert_unfinished_pushes):
+    replace_segments(table="timed", **slow)
+with DAG("waiting", schedule=None):
+    LineageStateSensor(
+        task_id="wait", table="waited", entry_id="{{ dag_run.conf['entry_id'] }}", states=["REVERTED"],
+        deferrable=True, timeout=120,
+    )
+"""
+
+
+@dataclass
+class Airflow:
+    """A running ``airflow standalone`` and its REST API."""
+
+    url: str
+    token: str
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        answer = requests.request(method, f"{self.url}/api/v2{path}", json=body, headers=headers, timeout=30)
+        answer.raise_for_status()
+        return answer.json()
+
+    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+        self.call("PATCH", f"/dags/{dag_id}", {"is_paused": False})
+        run = self.call("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
+        return f"/dags/{dag_id}/dagRuns/{run['dag_run_id']}"
+
+    def states(self, run: str) -> dict[str, str | None]:
+        tasks = self.call("GET", f"{run}/taskInstances")["task_instances"]
+        return {task["task_id"].removeprefix("replace_segments."): task["state"] for task in tasks}
+
+
+def eventually(true: Callable[[], Any], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to that in time"
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory, zk_hosts: str) -> Iterator[Airflow]:
+    home = tmp_path_factory.mktemp("standalone")
+    (home / "dags").mkdir()
+    (home / "dags" / "dags.py").write_text(DAGS)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    described = {
+        "conn_type": "segments",
+        "host": zk_hosts,
+        "extra": {"storage_uri": (home / "s").as_uri(), "cluster": "standalone"},
+    }
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(described),
+        "PYTHONPATH": str(REPOSITORY),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+    command = [str(Path(sys.executable).with_name("airflow")), "standalone"]
+    with (home / "standalone.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    os.environ["AIRFLOW_CONN_SEGMENTS_STANDALONE"] = environment["AIRFLOW_CONN_SEGMENTS_DEFAULT"]
+    try:
+        yield _ready(url, process, home)
+    finally:
+        os.environ.pop("AIRFLOW_CONN_SEGMENTS_STANDALONE")
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _ready(url: str, process: subprocess.Popen[bytes], home: Path) -> Airflow:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, (home / "standalone.log").read_text()[-3000:]
+        try:
+            health = requests.get(f"{url}/api/v2/monitor/health", timeout=5).json()
+            if all(
+                (health[part] or {}).get("status") == "healthy" for part in ("scheduler", "triggerer", "dag_processor")
+            ):
+                found = Airflow(url, requests.get(f"{url}/auth/token", timeout=5).json()["access_token"])
+                if len(found.call("GET", "/dags")["dags"]) == 3:
+                    return found
+        except (requests.RequestException, KeyError):
+            pass
+        time.sleep(1)
+    raise AssertionError((home / "standalone.log").read_text()[-3000:])
+
+
+@pytest.fixture
+def standalone_store(airflow: Airflow) -> Iterator[SegmentStore]:
+    with SegmentsHook("segments_standalone").get_conn() as opened:
+        yield opened
+
+
+def entry_states(store: SegmentStore, table: str) -> list[str]:
+    return [entry.state.value for entry in store.table(table).lineage()]
+
+
+def test_marking_a_run_failed_in_the_ui_reverts_its_push_and_leaves_it_failed(
+    airflow: Airflow, standalone_store: SegmentStore
+) -> None:
+    run = airflow.trigger("marked")
+    eventually(lambda: airflow.states(run)["build"] == "running")
+    assert entry_states(standalone_store, "marked") == ["IN_PROGRESS"]
+    airflow.call("PATCH", run, {"state": "failed"})
+    eventually(lambda: airflow.call("GET", run)["state"] == "failed")
+    found = airflow.states(run)
+    assert (found["build"], found["end"], found["revert"], found["outcome"]) == (
+        "failed",
+        "skipped",
+        "success",
+        "failed",
+    )
+    assert entry_states(standalone_store, "marked") == ["REVERTED"]
+
+
+def test_run_that_exceeds_its_time_out_is_reverted_by_the_callback(
+    airflow: Airflow, standalone_store: SegmentStore
+) -> None:
+    run = airflow.trigger("timed")
+    eventually(lambda: airflow.call("GET", run)["state"] == "failed")
+    assert airflow.states(run)["revert"] == "skipped", "Airflow skips the teardowns of such a run"
+    eventually(lambda: entry_states(standalone_store, "timed") == ["REVERTED"])
+
+
+def test_sensor_waits_in_the_triggerer(airflow: Airflow, standalone_store: SegmentStore) -> None:
+    from airflow_provider_segments.model.config import TableConfig
+
+    standalone_store.apply_config(TableConfig.from_json({"tableName": "waited"}))
+    table = standalone_store.table("waited")
+    entry_id = table.start().entry_id
+    run = airflow.trigger("waiting", {"entry_id": entry_id})
+    eventually(lambda: airflow.states(run)["wait"] == "deferred")
+    time.sleep(3)
+    table.revert(entry_id, force=True)
+    eventually(lambda: airflow.call("GET", run)["state"] == "success", 30)

@@ -1,0 +1,185 @@
+"""Exit codes, messages, terminals and pipes."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_segments.cli.main import main
+from airflow_provider_segments.cli.output import Cell, Output, age, size
+from airflow_provider_segments.cli.run import exit_code
+from airflow_provider_segments.exceptions import OutcomeUnknownError
+from airflow_provider_segments.zookeeper.embedded import free_port
+from tests.cli.conftest import DAILY, CommandLine
+
+COMMAND = [sys.executable, "-m", "airflow_provider_segments.cli.main"]
+
+
+def test_refusal_is_one_line_and_exit_code_1(segments: CommandLine) -> None:
+    segments.make_table(**DAILY)
+    entry = segments.push(1)
+    segments.ok("revert", "t", entry)
+    refused = segments("revert", "t", entry)
+    assert (refused.code, refused.out) == (1, "")
+    assert (
+        refused.err
+        == f"error: table 't', entry {entry}: revert refused: the entry is REVERTED already [already-reverted]\n"
+    )
+    assert "[reverted]" in segments("end", "t", entry).err
+    assert "Traceback" in segments("revert", "t", entry, "--debug").err
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["lineage", "absent"], "table 'absent' has no config"),
+        (["snapshot", "absent"], "table 'absent' has no config"),
+        (["lineage", "a/b"], "is not allowed"),
+        (["end", "t", "0000"], "no lineage entry is called '0000'"),
+        (["revert", "t", "latest"], "no completed replacement"),
+        (["start", "t", "--from", "s"], "[from-not-visible]"),
+        (["start", "t", "--to", "s,s"], "given twice"),
+        (["config", "apply", "absent.json"], "cannot read absent.json"),
+        (["config", "apply", __file__], "is not JSON"),
+    ],
+)
+def test_what_must_be_refused_is(segments: CommandLine, args: list[str], says: str) -> None:
+    segments.make_table()
+    refused = segments(*args)
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith("error: ")
+    assert says in refused.err
+    assert segments.json("lineage", "t")["entries"] == []
+
+
+def test_empty_end_needs_to_be_allowed(segments: CommandLine) -> None:
+    segments.make_table()
+    entry = segments.json("start", "t")["entry_id"]
+    assert "[nothing-staged]" in segments("end", "t", entry).err
+    assert segments.json("end", "t", entry, "--allow-empty")["segments_to"] == []
+
+
+@pytest.mark.parametrize("args", [[], ["nonsense"], ["lineage"], ["snapshot", "t", "--start", "yesterday"], ["dev"]])
+def test_wrong_command_line_is_exit_code_2(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(args)
+    assert left.value.code == 2
+    assert "usage: segments" in capsys.readouterr().err
+
+
+def test_store_must_be_named(segments: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEGMENTS_STORAGE")
+    refused = segments("tables")
+    assert refused.code == 2
+    assert "SEGMENTS_STORAGE" in refused.err
+    assert segments("tables", "--storage", "ftp://x").code == 1
+
+
+def test_no_zookeeper_is_exit_code_4(segments: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_provider_segments.spark.settings.ZooKeeperSettings", _impatient)
+    nobody = segments("tables", "--zookeeper", f"127.0.0.1:{free_port()}")
+    assert (nobody.code, nobody.out) == (4, "")
+    assert nobody.err.startswith("error: ZooKeeper at 127.0.0.1:")
+    assert nobody.err.count("\n") == 1
+
+
+def _impatient(hosts: str) -> object:
+    from airflow_provider_segments.zookeeper import ZooKeeperSettings
+
+    return ZooKeeperSettings(hosts=hosts, connect_timeout=0.5)
+
+
+def test_unknown_outcome_has_a_code_of_its_own() -> None:
+    """A script must be able to tell "may have happened" from "was refused"."""
+    assert exit_code(OutcomeUnknownError("?")) == 3
+
+
+def test_help_tells_exit_codes_and_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (["--help"], ["revert", "--help"]):
+        with pytest.raises(SystemExit) as left:
+            main(args)
+        assert left.value.code == 0
+        assert "outcome is unknown" in capsys.readouterr().out
+
+
+def test_reader_that_leaves_early_is_no_error(segments: CommandLine) -> None:
+    segments.make_table(**DAILY)
+    segments.push(*range(1, 4))
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*COMMAND, "snapshot", "t", "--files"], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_colours_are_for_terminals(no_color: str, coloured: bool) -> None:
+    leader, follower = pty.openpty()
+    with open(follower, "w") as terminal:
+        out = Output(as_json=False, stream=terminal, environ={"TERM": "xterm", "NO_COLOR": no_color})
+        out.table(["STATE"], [[Cell("REVERTED", "red")]])
+    assert (b"\x1b[31mREVERTED\x1b[0m" in os.read(leader, 1000)) is coloured
+    os.close(leader)
+    plain = io.StringIO()
+    Output(as_json=False, stream=plain, environ={"TERM": "xterm"}).table(["STATE"], [[Cell("REVERTED", "red")]])
+    assert plain.getvalue() == "STATE\nREVERTED\n"
+
+
+def test_sizes_and_ages_are_rounded_for_people() -> None:
+    assert [age(ms) for ms in (-5, 59_999, 60_000, 7_200_000, 86_400_000 * 40)] == ["0s", "59s", "1m", "2h", "40d"]
+    assert [size(count) for count in (0, 1023, 1536, 5 * 1024**4)] == ["0 bytes", "1,023 bytes", "1.5 KiB", "5.0 TiB"]
+
+
+def test_stand_alone_command_imports_neither_airflow_nor_pyspark_nor_boto3(segments: CommandLine) -> None:
+    """A real command runs to its end with all three forbidden."""
+    segments.make_table()
+    script = (
+        "import sys\n"
+        "for name in ('airflow', 'pyspark', 'boto3', 'pyarrow'): sys.modules[name] = None\n"
+        "from airflow_provider_segments.cli.main import main\n"
+        "sys.exit(main(['lineage', 't']) or main(['start', 't', '--json']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "table 't' has no lineage entries\n")
+
+
+def test_embedded_zookeeper_runs_in_the_foreground_until_it_is_stopped(segments: CommandLine, tmp_path: Path) -> None:
+    port = free_port()
+    command = [*COMMAND, "dev", "zookeeper", "--data-dir", str(tmp_path / "zk"), "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith(f"ZooKeeper at 127.0.0.1:{port}, data in ")
+        assert segments.json("tables", "--zookeeper", f"127.0.0.1:{port}") == []
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=20) == 0
+
+
+def test_embedded_zookeeper_that_dies_is_exit_code_4(tmp_path: Path) -> None:
+    command = [*COMMAND, "dev", "zookeeper", "--data-dir", str(tmp_path), "--port", str(free_port()), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        import json
+
+        text = ""
+        while not text.endswith("}\n"):
+            text += server.stdout.readline()
+        os.kill(json.loads(text)["pid"], signal.SIGKILL)
+        assert server.wait(timeout=20) == 4
+        assert server.stderr.read().startswith("error: the embedded ZooKeeper has ended by itself")
+
+
+def test_answer_comes_at_once(segments: CommandLine) -> None:
+    """A command line that takes a second to start is not used."""
+    segments.make_table()
+    before = time.monotonic()
+    subprocess.run([*COMMAND, "lineage", "t"], check=True, capture_output=True)
+    assert time.monotonic() - before < 3

@@ -1,0 +1,50 @@
+"""Fixtures for every folder of tests: one real ZooKeeper server a test session, one cluster name and one store a test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from airflow_provider_segments.store import SegmentStore
+from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+
+_CLUSTERS = itertools.count(1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked slow run only when somebody selects by marker (``-m slow``) or by node id."""
+    if config.option.markexpr or any("::" in argument for argument in config.args):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.fixture(scope="session")
+def zk_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real ZooKeeper server."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server.hosts
+
+
+@pytest.fixture
+def cluster() -> str:
+    """A cluster name that no other test uses."""
+    return f"c{os.getpid()}_{next(_CLUSTERS)}"
+
+
+@pytest.fixture
+def storage_uri(tmp_path: Path) -> str:
+    """A folder for objects."""
+    return (tmp_path / "objects").as_uri()
+
+
+@pytest.fixture
+def store(zk_hosts: str, cluster: str, storage_uri: str) -> Iterator[SegmentStore]:
+    """An empty cluster on the real ZooKeeper, with objects in a local folder."""
+    with SegmentStore.connect(zk_hosts, cluster, storage_uri) as opened:
+        yield opened

@@ -1,0 +1,76 @@
+"""ZooKeeper sessions that misbehave at a chosen write. Every write of a session, chunk folders included, is counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from airflow_provider_segments.exceptions import OutcomeUnknownError
+from airflow_provider_segments.zookeeper import CommitConflictError, Op, ZooKeeperSession, ZooKeeperSettings
+
+Outcome = list[Any] | CommitConflictError | OutcomeUnknownError
+
+
+class CountingSession(ZooKeeperSession):
+    """Sends one write at a time and calls :meth:`before` and :meth:`after` around each; ``writes`` counts them."""
+
+    writes = 0
+
+    def commit_many(self, transactions: Sequence[Sequence[Op]]) -> list[Outcome]:
+        return [self._one(ops) for ops in transactions]
+
+    def _one(self, ops: Sequence[Op]) -> Outcome:
+        self.writes += 1
+        self.before()
+        outcome = super().commit_many([ops])[0]
+        self.after()
+        return outcome
+
+    def _create_absent(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.writes += 1
+            self.before()
+            super()._create_absent([path])
+            self.after()
+
+    def before(self) -> None:
+        """Called before a write is sent."""
+
+    def after(self) -> None:
+        """Called when a write has been answered."""
+
+
+class DyingSession(CountingSession):
+    """Ends the process, as ``kill -9`` would, right before or right after the ``at``-th write."""
+
+    at = 0
+    landed = False
+
+    def before(self) -> None:
+        if self.writes == self.at and not self.landed:
+            os._exit(9)
+
+    def after(self) -> None:
+        if self.writes == self.at and self.landed:
+            os._exit(9)
+
+
+class LossySession(CountingSession):
+    """Reports a broken connection for transactions that ``decide`` picks: ``before`` sending it, ``after`` it landed."""
+
+    decide: Callable[[], str] = staticmethod(lambda: "")
+
+    def _one(self, ops: Sequence[Op]) -> Outcome:
+        fate = self.decide()
+        if fate == "before":
+            return OutcomeUnknownError("lost on purpose, before it was sent")
+        outcome = super()._one(ops)
+        if fate == "after":
+            return OutcomeUnknownError("lost on purpose, after it was answered")
+        return outcome
+
+
+def settings(hosts: str, **other: Any) -> ZooKeeperSettings:
+    """Settings with times for a test on one machine."""
+    return ZooKeeperSettings(hosts=hosts, **{"session_timeout": 8.0, "operation_timeout": 10.0, **other})

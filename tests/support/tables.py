@@ -1,0 +1,157 @@
+"""Small tables with real objects, and a look at everything that is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.lineage.stage import StagedPush, StageTicket
+from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.names import entry_tag
+from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.retrying import Retry
+from airflow_provider_segments.store import SegmentStore, Table
+from airflow_provider_segments.zookeeper import Node, ZooKeeperSession
+
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+DAYS = ("2013-01-01", "2013-01-02")
+JANUARY_1 = 1_356_998_400_000
+QUICK = Retry(attempts=30, base=0.001, cap=0.02)
+
+
+class HandClock:
+    """A wall clock that a test moves by hand; everything else is real."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.now_ms = now_ms
+
+    def clock(self) -> Clock:
+        """The clock to give to a store."""
+        return replace(Clock(), now_ms=lambda: self.now_ms)
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass."""
+        self.now_ms += milliseconds
+
+
+def on_clock(store: SegmentStore, clock: Clock) -> SegmentStore:
+    """The same store and session under another clock."""
+    return SegmentStore(store.session, store.paths.cluster, store.storage, clock=clock, retry=store.retry)
+
+
+def on_session(store: SegmentStore, session: ZooKeeperSession, retry: Retry = QUICK) -> SegmentStore:
+    """The same cluster and objects through another session."""
+    return SegmentStore(session, store.paths.cluster, store.storage, clock=store.clock, retry=retry)
+
+
+def make_table(store: SegmentStore, name: str = "t", kind: str = "APPEND", **segments_config: str) -> Table:
+    """A table with daily chunks."""
+    document: dict[str, Any] = {
+        "tableName": name,
+        "segmentsConfig": {"timeColumnName": "ts", **segments_config},
+        "ingestionConfig": {"batchIngestionConfig": {"segmentIngestionType": kind}},
+    }
+    store.apply_config(TableConfig.from_json(document))
+    return store.table(name)
+
+
+def object_path(table: Table, key: str) -> Path:
+    """The file of an object in a local store."""
+    return Path(unquote(urlparse(table.storage.uri).path)) / key
+
+
+def build(
+    table: Table,
+    ticket: StageTicket,
+    names: Iterable[str],
+    *,
+    chunks: Sequence[str] = DAYS,
+    rows: int = 1,
+) -> list[StagedSegment]:
+    """Write a tiny object for each name, as the attempt that holds ``ticket``; chunks take turns."""
+    staged = []
+    object_path(table, ticket.prefix).mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names):
+        file = f"{name}.{ticket.stager}.{ticket.attempt}.parquet"
+        object_path(table, ticket.prefix + file).write_bytes(name.encode())
+        at = JANUARY_1 + (number % len(chunks)) * DAY_MS
+        record = SegmentRecord(name, file, rows, len(name.encode()), 7, at, at + 1)
+        staged.append(StagedSegment(chunks[number % len(chunks)], record))
+    return staged
+
+
+def stage(table: Table, entry_id: str, names: Iterable[str], stager: str = "build", **how: Any) -> StagedPush:
+    """Open a stage, write the objects, stage them."""
+    ticket = table.open_stage(entry_id, stager)
+    return table.stage(ticket, build(table, ticket, names, **how))
+
+
+def push(
+    table: Table,
+    names: Sequence[str] | int = 2,
+    segments_from: Sequence[str] | None = None,
+    *,
+    announce: bool = False,
+    end: bool = True,
+    **start: Any,
+) -> str:
+    """A whole push; returns its entry id. A number of segments gives them names with the entry's tag."""
+    announced = list(names) if announce and not isinstance(names, int) else []
+    entry_id = table.start(segments_from, announced, **start).entry_id
+    stage(table, entry_id, named(table, entry_id, names) if isinstance(names, int) else names)
+    if end:
+        table.end(entry_id)
+    return entry_id
+
+
+def named(table: Table, entry_id: str, count: int) -> list[str]:
+    """Names with the entry's tag, as a build makes them."""
+    return [f"{table.name}_{entry_tag(entry_id)}_{number}" for number in range(count)]
+
+
+def visible(table: Table) -> set[str]:
+    """Names in the snapshot; every name once, every object there with the recorded size."""
+    snapshot = table.snapshot()
+    assert len(set(snapshot.names)) == len(snapshot.names), f"a segment is visible twice: {snapshot.names}"
+    for segment in snapshot.segments:
+        assert object_path(table, segment.key).stat().st_size == segment.bytes, segment.key
+    return set(snapshot.names)
+
+
+def registered(table: Table) -> set[str]:
+    """Names of all registered segments, hidden ones too."""
+    shards = table._context.registry.read(lambda _: True).shards
+    return {record.name for shard in shards for record in shard.records}
+
+
+def states(table: Table) -> dict[str, str]:
+    """State of every lineage entry."""
+    return {entry.entry_id: entry.state.value for entry in table.lineage()}
+
+
+def everything(session: ZooKeeperSession, path: str) -> dict[str, Node]:
+    """Every znode below ``path`` with its data, versions and zxids: equal before and after means nothing was written."""
+    found: dict[str, Node] = {}
+    level = [path]
+    while level:
+        found |= {at: node for at, node in zip(level, session.get_many(level), strict=True) if node is not None}
+        below = session.children_many(level)
+        level = [f"{at}/{name}" for at, names in zip(level, below, strict=True) for name in names]
+    return found
+
+
+def contents(store: SegmentStore) -> dict[str, Node]:
+    """Everything stored of the cluster."""
+    return everything(store.session, f"/{store.paths.cluster}")
+
+
+def unchanged(store: SegmentStore, act: Callable[[], object]) -> None:
+    """Run ``act`` and assert that it has not written one byte to ZooKeeper."""
+    before = contents(store)
+    act()
+    assert contents(store) == before
