@@ -17,7 +17,7 @@ from functools import cached_property
 from airflow_provider_segments.exceptions import ContentionError, SnapshotRefusedError
 from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
 from airflow_provider_segments.lineage.records import LineageRecords, StoredLineage
-from airflow_provider_segments.lineage.routing import hidden_names
+from airflow_provider_segments.lineage.routing import hidden_names, is_settled
 from airflow_provider_segments.lineage.rules import find
 from airflow_provider_segments.model.interval import ALL_TIME, MAX_MS, MIN_MS, Interval
 from airflow_provider_segments.model.lineage import EntryState, Lineage
@@ -168,8 +168,7 @@ class _View:
 
     def may_show(self, name: ShardName) -> bool:
         """Whether the shard's entry is completed, or has left the lineage and so is settled."""
-        entry = self.lineage.get(name.entry_id)
-        return entry is None or entry.state is EntryState.COMPLETED
+        return is_settled(self.lineage, name.entry_id)
 
     @cached_property
     def hidden(self) -> set[str]:

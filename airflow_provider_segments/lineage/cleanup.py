@@ -13,8 +13,10 @@ import msgspec
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import StoredGuard
 from airflow_provider_segments.lineage.records import StoredLineage
-from airflow_provider_segments.model.lineage import EntryState, LineageEntry
+from airflow_provider_segments.lineage.routing import is_settled
+from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.registry.registry import Root, StoredRoot
+from airflow_provider_segments.registry.shard import Shard
 from airflow_provider_segments.zookeeper import Check, Delete, Op, SetData
 
 WRITE_GRACE_MS = 3_600_000
@@ -68,7 +70,7 @@ def remove_replaced(context: Context, entry_id: str) -> int:
         guard = context.records.guard(entry_id)
         _remember_removal(context, stored, guard.changed if guard else stored.zxid)
         gone = set(entry.segments_from)
-        found = context.registry.read(lambda name: name.entry_id != entry_id).shards
+        found = _replaced_in(context, stored.lineage, entry_id)
         return context.marker.mark(
             found, lambda record: record.name not in gone, reason="replaced", marked_at=stored.zxid
         )
@@ -144,7 +146,7 @@ def _drop(context: Context, entry_id: str, state: EntryState) -> bool:
         return False
     if state is EntryState.REVERTED and context.clock.now_ms() - entry.timestamp_ms <= WRITE_GRACE_MS:
         return False
-    if _still_hides(context, entry):
+    if _still_hides(context, stored.lineage, entry):
         return False
     guard = context.records.guard(entry_id)
     ops = [context.records.write(stored, stored.lineage.without(entry_id))]
@@ -157,15 +159,23 @@ def _drop(context: Context, entry_id: str, state: EntryState) -> bool:
     return True
 
 
-def _still_hides(context: Context, entry: LineageEntry) -> bool:
+def _still_hides(context: Context, lineage: Lineage, entry: LineageEntry) -> bool:
     """Whether something in the registry would appear if the entry were gone."""
     if entry.state is EntryState.REVERTED:
         return bool(context.registry.of_entry(entry.entry_id))
     if not entry.joined_from:
         return False
     gone = set(entry.segments_from)
-    read = context.registry.read(lambda name: name.entry_id != entry.entry_id)
-    return any(record.name in gone for shard in read.shards for record in shard.records)
+    found = _replaced_in(context, lineage, entry.entry_id)
+    return any(record.name in gone for shard in found for record in shard.records)
+
+
+def _replaced_in(context: Context, lineage: Lineage, entry_id: str) -> tuple[Shard, ...]:
+    """The shards that can hold what an entry replaced. A push still in progress may have staged the same name: that one
+    was never visible, and is for that push's own end to decide."""
+    return context.registry.read(
+        lambda name: name.entry_id != entry_id and is_settled(lineage, name.entry_id)
+    ).shards
 
 
 def _remember_removal(context: Context, stored: StoredLineage, settled_at: int) -> None:

@@ -11,6 +11,7 @@ from airflow_provider_segments.exceptions import EndRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
 from airflow_provider_segments.lineage.records import StoredLineage
+from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_to_names, describe, find
 from airflow_provider_segments.lineage.staged import Staged, sort_out
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
@@ -110,9 +111,11 @@ def _chosen(
     context: Context, entry: LineageEntry, guard: StoredGuard, staged: Staged, wanted: tuple[str, ...] | None
 ) -> dict[str, SegmentRecord]:
     """The staged records that become ``to``, by name."""
-    by_name = {record.name: record for record in staged.records()}
+    by_name = _by_name(context, entry, staged)
     if wanted is None:
         _check_stages_done(context, entry, guard)
+        if not entry.joined_to:
+            _check_complete(context, entry, guard, len(by_name))
         wanted = entry.segments_to or tuple(by_name)
     elif entry.joined_to and (extra := set(wanted).difference(entry.segments_to)):
         raise _refused(
@@ -123,6 +126,37 @@ def _chosen(
             context, entry, "not-staged", f"{describe(absent)} of 'to' was not staged", "Run the build again."
         )
     return {name: by_name[name] for name in wanted}
+
+
+def _by_name(context: Context, entry: LineageEntry, staged: Staged) -> dict[str, SegmentRecord]:
+    """The staged records by name. Two of one name would both become visible, whichever was chosen."""
+    by_name: dict[str, SegmentRecord] = {}
+    total = 0
+    for record in staged.records():
+        by_name[record.name] = record
+        total += 1
+    if len(by_name) != total:
+        raise _refused(
+            context,
+            entry,
+            "staged-twice",
+            f"{total} segments were staged under {len(by_name)} names",
+            "Give each stager names of its own and run the builds again.",
+        )
+    return by_name
+
+
+def _check_complete(context: Context, entry: LineageEntry, guard: StoredGuard, found: int) -> None:
+    """What is registered is what the stages say they have staged: no leftover of a failed call, nothing lost."""
+    staged = sum(stage.segments for stage in guard.guard.stages.values())
+    if staged != found:
+        raise _refused(
+            context,
+            entry,
+            "staged-incomplete",
+            f"{staged} segments were staged, {found} are registered",
+            "Run the build again, or name the segments that are to become visible.",
+        )
 
 
 def _check_stages_done(context: Context, entry: LineageEntry, guard: StoredGuard) -> None:
@@ -146,7 +180,7 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
         return _already(context, entry)
     _check_not_reverted(context, entry)
     _check_names(context, stored, entry, records)
-    checks = _check_from(context, entry, guard)
+    checks = _check_from(context, stored, entry, guard)
     completed = entry.moved_to(EntryState.COMPLETED, context.clock.now_ms(), records)
     settled = guard.guard.moved_to(GuardState.COMPLETED, context.clock.new_id())
     write = context.records.write(stored, stored.lineage.put(completed))
@@ -204,7 +238,7 @@ def _check_objects(context: Context, entry: LineageEntry, records: dict[str, Seg
     raise _refused(context, entry, "object-size", detail, "Run the build again.")
 
 
-def _check_from(context: Context, entry: LineageEntry, guard: StoredGuard) -> list[Op]:
+def _check_from(context: Context, stored: StoredLineage, entry: LineageEntry, guard: StoredGuard) -> list[Op]:
     """Every ``from`` is still registered. It was visible when the entry was born: only a removal since can have
     changed that, and the root remembers the last one, so the names are read only when there was one. The root's
     version is checked in the switching transaction."""
@@ -213,7 +247,7 @@ def _check_from(context: Context, entry: LineageEntry, guard: StoredGuard) -> li
     root = context.registry.root()
     if root.changed <= guard.born:
         return [Check(context.registry.path, root.version)]
-    read = context.registry.read(lambda _: True)
+    read = context.registry.read(lambda name: is_settled(stored.lineage, name.entry_id))
     registered = {record.name for shard in read.shards for record in shard.records}
     if gone := [name for name in entry.segments_from if name not in registered]:
         raise _refused(

@@ -8,6 +8,7 @@ from airflow_provider_segments.exceptions import RevertRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import StoredGuard
 from airflow_provider_segments.lineage.records import StoredLineage
+from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_revert, describe, find
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 from airflow_provider_segments.zookeeper import Check, Op
@@ -88,23 +89,33 @@ def _checked(
 ) -> tuple[LineageEntry, StoredGuard | None, list[Op]]:
     entry = check_revert(stored.lineage, entry_id, force=force)
     guard = context.records.guard(entry_id)
-    if entry.state is EntryState.IN_PROGRESS or not entry.joined_from:
+    if entry.state is EntryState.IN_PROGRESS:
         return entry, guard, []
-    return entry, guard, [_check_from(context, entry, guard)]
+    return entry, guard, [_check_registered(context, stored, entry, guard)]
 
 
-def _check_from(context: Context, entry: LineageEntry, guard: StoredGuard | None) -> Op:
-    """Every ``from`` is still registered. They were when the entry completed; the registry is read only when
-    something was removed since, and the transaction refuses if anything is removed meanwhile."""
+def _check_registered(context: Context, stored: StoredLineage, entry: LineageEntry, guard: StoredGuard | None) -> Op:
+    """Every ``from`` and ``to`` is still registered. A ``to`` that is gone was replaced by an entry that has been
+    cleaned up and dropped: with the ``from`` back, readers would see old data beside what replaced its replacement.
+    All were there when the entry completed; the registry is read only when something was removed since, and the
+    transaction refuses if anything is removed meanwhile."""
     root = context.registry.root()
     if guard is not None and root.changed <= guard.born:
         return Check(context.registry.path, root.version)
-    read = context.registry.read(lambda _: True)
+    read = context.registry.read(lambda name: is_settled(stored.lineage, name.entry_id))
     registered = {record.name for shard in read.shards for record in shard.records}
     if gone := [name for name in entry.segments_from if name not in registered]:
         raise RevertRefusedError(
             "from-gone",
             f"revert refused: {describe(gone)} that it replaced is gone",
+            table=context.table,
+            entry_id=entry.entry_id,
+            hint="Push the old data again.",
+        )
+    if gone := [name for name in entry.segments_to if name not in registered]:
+        raise RevertRefusedError(
+            "to-gone",
+            f"revert refused: {describe(gone)} that it brought was replaced by a later push, and is gone",
             table=context.table,
             entry_id=entry.entry_id,
             hint="Push the old data again.",

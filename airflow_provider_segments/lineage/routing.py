@@ -7,6 +7,12 @@ from collections.abc import Iterable
 from airflow_provider_segments.model.lineage import EntryState, Lineage
 
 
+def is_settled(lineage: Lineage, entry_id: str) -> bool:
+    """Whether readers may look at what an entry staged: it is COMPLETED, or has left the lineage."""
+    entry = lineage.get(entry_id)
+    return entry is None or entry.state is EntryState.COMPLETED
+
+
 def hidden_names(lineage: Lineage) -> set[str]:
     """Names no reader may see: COMPLETED hides its ``from``; IN_PROGRESS and REVERTED hide their ``to``."""
     hidden: set[str] = set()

@@ -103,7 +103,7 @@ class BuildSegmentsOperator(SparkSubmitOperator):
             return super().execute(context)
 
     def _prepare(self, hook: SegmentsHook) -> None:
-        """Fill in what a ``SparkSubmitOperator`` is usually told. After templates were rendered: nothing here is one."""
+        """Fill in what a ``SparkSubmitOperator`` is usually told. Templates are rendered by now."""
         from airflow_provider_segments.spark.environment import spark_app_path, spark_submit_path
 
         self.application = self.application or str(spark_app_path("build_segments"))

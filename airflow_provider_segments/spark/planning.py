@@ -36,9 +36,11 @@ from airflow_provider_segments.spark.times import quoted
 
 _SAMPLES = 2_000  # of the sort column, a segment: about 2 % error in its size
 _MOST_SAMPLED = 0.1
+_TASKS_PER_CORE = 4  # so that no core waits long for the last one
 _SMALLEST_TASK = 20_000  # rows; below, starting a task costs more than its work
 
 _CHUNK, _VALUE, _HASH, _SAMPLED, _COUNT = "chunk", "value", "hash", "sampled", "count"
+_SAMPLED_FLAG = "__segments_sampled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +110,18 @@ def count(source: DataFrame, keys: Keys, target_rows: int) -> Counted:
     """The counting pass: a plain hash aggregation, with every sampled row as a group of its own."""
     fraction = min(_MOST_SAMPLED, _SAMPLES / target_rows) if keys.value is not None else 0.0
     value = F.lit(None).cast("int") if keys.value is None else keys.value
-    picked = source.select(
-        keys.chunk.alias(_CHUNK),
-        value.alias(_VALUE),
-        keys.tie.alias(_HASH),
-        (F.rand(42) < fraction).alias(_SAMPLED) if fraction else F.lit(False).alias(_SAMPLED),
+    flagged = source.withColumn(_SAMPLED_FLAG, (F.rand(42) < fraction) if fraction else F.lit(False))
+    sampled = F.col(_SAMPLED_FLAG)
+    groups = (
+        flagged.select(
+            keys.chunk.alias(_CHUNK),
+            sampled.alias(_SAMPLED),
+            F.when(sampled, value).alias(_VALUE),
+            F.when(sampled, keys.tie).alias(_HASH),
+        )
+        .groupBy(_CHUNK, _SAMPLED, _VALUE, _HASH)
+        .agg(F.count(F.lit(1)).alias(_COUNT))
     )
-    groups = picked.groupBy(
-        _CHUNK,
-        _SAMPLED,
-        F.when(F.col(_SAMPLED), F.col(_VALUE)).alias(_VALUE),
-        F.when(F.col(_SAMPLED), F.col(_HASH)).alias(_HASH),
-    ).agg(F.count(F.lit(1)).alias(_COUNT))
     found = groups.toArrow()
     totals = found.group_by(_CHUNK).aggregate([(_COUNT, "sum")]).to_pydict()
     rows = dict(zip(totals[_CHUNK], totals[f"{_COUNT}_sum"], strict=True))
@@ -130,7 +132,7 @@ def count(source: DataFrame, keys: Keys, target_rows: int) -> Counted:
 def make_plan(counted: Counted, target_rows: int, parallelism: int) -> Plan:
     """Partitions for the counted rows: whole small chunks packed together, large chunks in slices."""
     total = sum(counted.rows.values())
-    capacity = min(target_rows, max(math.ceil(total / (2 * parallelism)), _SMALLEST_TASK))
+    capacity = min(target_rows, max(math.ceil(total / (_TASKS_PER_CORE * parallelism)), _SMALLEST_TASK))
     fill = _fill(target_rows)
     chunks: list[ChunkPlan] = []
     partition, held = 0, 0

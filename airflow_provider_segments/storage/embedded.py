@@ -36,6 +36,8 @@ _FLAGS = {
     "s3.localSocket": "s3.sock",
     "filer.localSocket": "filer.sock",
     "master.telemetry": "false",
+    "master.electionTimeout": "1s",
+    "volume.preStopSeconds": "0",
     "master.volumeSizeLimitMB": "256",
     "volume.max": "40",
 }

@@ -9,12 +9,8 @@ import atexit
 import json
 import logging
 import os
-import secrets
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,16 +33,15 @@ os.environ.update(
     AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL="3600",
     AIRFLOW_CONN_SPARK_DEFAULT=json.dumps({"conn_type": "spark", "host": "local[1]"}),
     SPARK_LOCAL_IP="127.0.0.1",
-    # Half the time of a short job is the second compiler's.
-    JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1",
 )
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from airflow.sdk import DAG
 
+    from airflow_provider_segments.storage.embedded import S3Server
     from airflow_provider_segments.store import SegmentStore
-    from tests.airflow.helpers import RunDag, S3Server
+    from tests.airflow.helpers import RunDag
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +74,7 @@ def connection(zk_hosts: str, storage_root: Path, monkeypatch: pytest.MonkeyPatc
         "extra": {"storage_uri": storage_root.as_uri(), "cluster": "airflow_tests"},
     }
     monkeypatch.setenv("AIRFLOW_CONN_SEGMENTS_DEFAULT", json.dumps(described))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")  # half of a short job is the second compiler's
     return described
 
 
@@ -121,46 +117,9 @@ def _sync(dag: DAG) -> None:
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real S3 server (SeaweedFS) that checks credentials."""
-    import boto3
-    from botocore.exceptions import BotoCoreError, ClientError
+    """A real S3 server that checks credentials, with the bucket ``segments``."""
+    from airflow_provider_segments.storage.embedded import S3Server
 
-    from airflow_provider_segments.zookeeper.embedded import free_port
-    from tests.airflow.helpers import S3Server
-
-    ports = [free_port() for _ in range(4)]
-    server = S3Server(f"http://127.0.0.1:{ports[0]}", "ak" + secrets.token_hex(6), secrets.token_hex(20), "segments")
-    names = ("s3.port", "master.port", "volume.port", "filer.port")
-    folder = tmp_path_factory.mktemp("s3")
-    command = [
-        str(Path(sys.executable).with_name("weed")),
-        "server",
-        *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer", "-s3", "-volume.max=20", "-master.volumeSizeLimitMB=64"),
-        f"-dir={folder}",
-        *(f"-{name}={port}" for name, port in zip(names, ports, strict=True)),
-        *(f"-{name.replace('port', 'port.grpc')}={free_port()}" for name in names),
-    ]
-    environment = {**os.environ, "AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
-    with (folder / "weed.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-    client = boto3.client(
-        "s3",
-        endpoint_url=server.endpoint_url,
-        region_name="us-east-1",
-        aws_access_key_id=server.access_key,
-        aws_secret_access_key=server.secret_key,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                client.create_bucket(Bucket=server.bucket)
-                break
-            except (BotoCoreError, ClientError):
-                assert process.poll() is None, (folder / "weed.log").read_text()[-2000:]
-                assert time.monotonic() < deadline, "the S3 server did not come up"
-                time.sleep(0.2)
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        server.create_bucket("segments")
         yield server
-    finally:
-        process.terminate()
-        process.wait(20)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -30,16 +29,6 @@ RunDag = Callable[..., "DagRun"]
 def states(run: DagRun) -> dict[str, str | None]:
     """State of each task instance of a run, by task id."""
     return {ti.task_id: str(ti.state) if ti.state else None for ti in run.get_task_instances()}
-
-
-@dataclass(frozen=True, slots=True)
-class S3Server:
-    """A running S3 server with one bucket."""
-
-    endpoint_url: str
-    access_key: str
-    secret_key: str
-    bucket: str
 
 
 class TaskState(dict[str, Any]):

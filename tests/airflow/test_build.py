@@ -68,7 +68,7 @@ def _command(process: Any) -> list[str]:
 def test_job_finds_this_environment_when_the_path_does_not(
     store: SegmentStore, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A virtual environment that is not activated: the binary is absolute, the rest is put into the job's environment."""
+    """A virtual environment that is not activated: the binary is absolute, the rest is in the job's environment."""
     make_table(store, table_name)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     ran: dict[str, Any] = {}

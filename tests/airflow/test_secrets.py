@@ -16,8 +16,9 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.storage.embedded import S3Server
 from airflow_provider_segments.task_groups.replace import replace_segments
-from tests.airflow.helpers import HOME, RunDag, S3Server, states
+from tests.airflow.helpers import HOME, RunDag, states
 
 CONFIG = {"ingestionConfig": {"batchIngestionConfig": {"segmentIngestionType": "REFRESH"}}}
 
@@ -75,7 +76,7 @@ def test_push_on_s3_keeps_its_secrets(
         "password": secrets["ZooKeeper"],
         "extra": {
             "cluster": f"secret_{table_name}",
-            "storage_uri": f"s3://{s3.bucket}/secret",
+            "storage_uri": "s3://segments/secret",
             "endpoint_url": s3.endpoint_url,
             "region": "us-east-1",
             "s3_access_key": s3.access_key,

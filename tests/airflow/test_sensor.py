@@ -40,7 +40,7 @@ def trigger(
 def running_clients() -> int:
     """kazoo clients whose threads are alive: each is a ZooKeeper session that somebody has to end."""
     gc.collect()
-    return sum(isinstance(one, KazooClient) and not one._stopped.is_set() for one in gc.get_objects())
+    return sum(type(one) is KazooClient and not one._stopped.is_set() for one in gc.get_objects())
 
 
 async def fired(

@@ -1,0 +1,116 @@
+"""Replace n files by n files, and roll back: ours, delta-rs and pyiceberg, on the same machine in the same run.
+
+python -m benchmarks.replace [--sizes 10,1000,10000,100000] [--rounds 3] [--only segments,delta-rs,pyiceberg]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.report import machine, median, show, table, verdict
+from benchmarks.systems import Delta, Iceberg, Segments, System, Timings, segment_store
+
+DAYS = 365
+SLOW_MS = 8_000.0
+"""A system that needs longer than this for one replacement gets one round only."""
+
+NOTES = """\
+What is timed. segments: start, stage (opening included) and end; each step is a synced write to ZooKeeper, and end
+lists the push's objects and compares every size. delta-rs: one overwrite commit of prepared add actions on an open
+table; it neither syncs nor looks at the files. pyiceberg: one overwrite snapshot of prepared data files, manifests
+written, one row of an SQLite catalog changed; it does not look at the files. Roll back: segments revert (one
+transaction, all rules checked); delta-rs restore (a new commit of all actions, after a look at the files); pyiceberg
+a move of the main ref. Making the files is in no timing. Medians of the rounds; before each round the table holds one
+settled push of n files."""
+
+Results = dict[tuple[str, int], dict[str, float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="10,1000,10000,100000", help="files a push, joined by commas")
+    parser.add_argument("--rounds", type=int, default=3, help="measured rounds a size")
+    parser.add_argument("--only", default="segments,delta-rs,pyiceberg", help="systems, joined by commas")
+    parser.add_argument("--folder", help="where files are made (default: a temporary folder)")
+    args = parser.parse_args()
+    sizes = [int(size) for size in args.sizes.split(",")]
+    print(machine(), flush=True)
+    results: Results = {}
+    for size in sizes:
+        for name in args.only.split(","):
+            with _system(name, size, args.folder) as system:
+                results[name, size] = _measure(system, args.rounds)
+    print(_table(sizes, results))
+    print(_growth(sizes, results))
+    print("\n".join(["Targets:", *_verdicts(sizes, results)]))
+    print(NOTES)
+
+
+@contextlib.contextmanager
+def _system(name: str, files: int, parent: str | None) -> Iterator[System]:
+    folder = Path(tempfile.mkdtemp(prefix=f"replace-{name}-", dir=parent))
+    try:
+        if name == "segments":
+            with segment_store(folder) as (store, root):
+                Segments(store, root, 10, DAYS, "warm_up")
+                yield Segments(store, root, files, DAYS, "flights")
+        else:
+            yield Delta(folder / "t", files, DAYS) if name == "delta-rs" else Iceberg(folder / "t", files, DAYS)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _measure(system: System, rounds: int) -> dict[str, float]:
+    steps: list[Timings] = []
+    backs: list[float] = []
+    for _ in range(rounds):
+        steps.append(system.replace())
+        backs.append(system.roll_back())
+        system.settle()
+        if sum(steps[-1].values()) > SLOW_MS:
+            break
+    found = {step: median([one[step] for one in steps]) for step in steps[0]}
+    return found | {"total": median([sum(one.values()) for one in steps]), "back": median(backs)}
+
+
+def _table(sizes: list[int], results: Results) -> str:
+    head = ["files", "start", "stage", "end", "segments", "delta-rs", "pyiceberg", "revert", "restore", "ref move"]
+    names = ("segments", "delta-rs", "pyiceberg")
+    rows = []
+    for size in sizes:
+        ours = results.get(("segments", size), {})
+        found = [results.get((name, size), {}) for name in names]
+        cells = [ours.get(step) for step in ("start", "stage", "end")]
+        cells += [one.get("total") for one in found] + [one.get("back") for one in found]
+        rows.append([f"{size:,}", *map(show, cells)])
+    above = " " * 31 + "replace, in all, ms" + " " * 12 + "roll back, ms"
+    return f"{above}\n{table(head, rows)}"
+
+
+def _growth(sizes: list[int], results: Results) -> str:
+    lines = ["Cost of one more file (ms a thousand files):"]
+    for name in ("segments", "delta-rs", "pyiceberg"):
+        parts = [
+            f"{size:,}: {show(results[name, size]['total'] / size * 1000)}" for size in sizes if (name, size) in results
+        ]
+        lines.append(f"  {name:<10}" + "   ".join(parts))
+    return "\n".join(lines)
+
+
+def _verdicts(sizes: list[int], results: Results) -> Iterator[str]:
+    for size in sizes:
+        ours, delta = results.get(("segments", size)), results.get(("delta-rs", size))
+        if ours and delta and size >= 1000:
+            yield verdict(f"replace {size:,} files", ours["total"], delta["total"], where=" (delta-rs, this run)")
+    for size, target in ((10_000, 20.0), (100_000, 200.0)):
+        if ours := results.get(("segments", size)):
+            yield verdict(f"revert {size:,} files", ours["back"], target)
+
+
+if __name__ == "__main__":
+    main()
