@@ -21,8 +21,9 @@ SLOW_MS = 8_000.0
 
 NOTES = """\
 What is timed. segments: start, stage (opening included) and end; each step is a synced write to ZooKeeper, and end
-lists the push's objects and compares every size. delta-rs: one overwrite commit of prepared add actions on an open
-table; it neither syncs nor looks at the files. pyiceberg: one overwrite snapshot of prepared data files, manifests
+lists the push's objects and compares every size. delta-rs: the table is opened
+and one overwrite commit of prepared add actions written; it neither syncs nor looks at the files. pyiceberg: the table
+is loaded from its catalog, then one overwrite snapshot of prepared data files, manifests
 written, one row of an SQLite catalog changed; it does not look at the files. Roll back: segments revert (one
 transaction, all rules checked); delta-rs restore (a new commit of all actions, after a look at the files); pyiceberg
 a move of the main ref. Making the files is in no timing. Medians of the rounds; before each round the table holds one
@@ -106,7 +107,8 @@ def _verdicts(sizes: list[int], results: Results) -> Iterator[str]:
     for size in sizes:
         ours, delta = results.get(("segments", size)), results.get(("delta-rs", size))
         if ours and delta and size >= 1000:
-            yield verdict(f"replace {size:,} files", ours["total"], delta["total"], where=" (delta-rs, this run)")
+            where = f" (delta-rs in this run; its commit without opening the table {show(delta['commit'])} ms)"
+            yield verdict(f"replace {size:,} files", ours["total"], delta["total"], where=where)
     for size, target in ((10_000, 20.0), (100_000, 200.0)):
         if ours := results.get(("segments", size)):
             yield verdict(f"revert {size:,} files", ours["back"], target)

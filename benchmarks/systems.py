@@ -43,7 +43,7 @@ class System(Protocol):
         """What has to be done between two rounds, outside of the timing."""
 
     def resolve(self) -> Timings:
-        """Open the table and find its files; milliseconds until the snapshot, the addresses and the metadata are there."""
+        """Open the table and find its files; milliseconds until snapshot, addresses and metadata are there."""
 
     def resolve_day(self, day: datetime.date) -> float:
         """Open the table and find the files of one day; milliseconds."""
@@ -156,18 +156,34 @@ class Delta:
         self.handle = DeltaTable.create(str(root), self.schema, partition_by=["day"])
         self.pushes = [self._write("a"), self._write("b")]
         self._commit(self.pushes[0])
-        self.handle.update_incremental()
 
     def replace(self) -> Timings:
-        return {"commit": milliseconds(lambda: self._commit(self.pushes[1]))}
+        times = {"open": milliseconds(self._open), "commit": milliseconds(lambda: self._commit(self.pushes[1]))}
+        self._check("part-b-")
+        return times
 
     def roll_back(self) -> float:
-        self.handle.update_incremental()
-        before = self.handle.version() - 1
-        return milliseconds(lambda: self.handle.restore(before))
+        def restore() -> None:
+            self._open()
+            self.handle.restore(self.handle.version() - 1)
+
+        taken = milliseconds(restore)
+        self._check("part-a-")
+        return taken
 
     def settle(self) -> None:
-        self.handle.update_incremental()
+        """Nothing to do."""
+
+    def _open(self) -> None:
+        from deltalake import DeltaTable
+
+        self.handle = DeltaTable(str(self.root))
+
+    def _check(self, push: str) -> None:
+        self._open()
+        uris = self.handle.file_uris()
+        assert len(uris) == self.files
+        assert push in uris[0]
 
     def resolve(self) -> Timings:
         from deltalake import DeltaTable
@@ -229,13 +245,31 @@ class Iceberg:
         self.first = snapshot.snapshot_id
 
     def replace(self) -> Timings:
-        return {"commit": milliseconds(lambda: self._overwrite(self.pushes[0], self.pushes[1]))}
+        commit = lambda: self._overwrite(self.pushes[0], self.pushes[1])  # noqa: E731
+        times = {"open": milliseconds(self._open), "commit": milliseconds(commit)}
+        self._check("data/b/")
+        return times
 
     def roll_back(self) -> float:
-        return milliseconds(lambda: self.table.manage_snapshots().set_current_snapshot(self.first).commit())
+        def move() -> None:
+            self._open()
+            self.table.manage_snapshots().set_current_snapshot(self.first).commit()
+
+        taken = milliseconds(move)
+        self._check("data/a/")
+        return taken
 
     def settle(self) -> None:
-        self.table.refresh()
+        """Nothing to do."""
+
+    def _open(self) -> None:
+        self.table = self.catalog.load_table("bench.t")
+
+    def _check(self, push: str) -> None:
+        self._open()
+        files = list(self.table.scan().plan_files())
+        assert len(files) == self.files
+        assert push in files[0].file.file_path
 
     def resolve(self) -> Timings:
         before = time.perf_counter()

@@ -20,8 +20,16 @@ from typing import Any, Self
 
 from airflow_provider_segments.exceptions import InvalidConfigError, StorageUnavailableError
 
-_PORTS = ("s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
-_PORTS += ("filer.port", "filer.port.grpc")
+_PORTS: tuple[str, ...] = (
+    "s3.port",
+    "s3.port.grpc",
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+)
 _FLAGS = {
     "ip": "127.0.0.1",
     "ip.bind": "127.0.0.1",

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.interval import MAX_MS, MIN_MS, Granularity, parse_time
 from airflow_provider_segments.spark.times import chunk_start, time_ms
 from airflow_provider_segments.spark.writing import chunk_starts
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 _BORDERS = [
     "1969-12-29",

@@ -10,6 +10,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from airflow_provider_segments.exceptions import InvalidNameError, ObjectExistsError, SourceDataError
 from airflow_provider_segments.model.interval import Granularity
 from airflow_provider_segments.model.segment import StagedSegment
@@ -17,8 +20,6 @@ from airflow_provider_segments.spark.settings import StorageAccess
 from airflow_provider_segments.spark.statistics import ColumnStatistics
 from airflow_provider_segments.spark.writing import WriteJob, utc, write_partition
 from airflow_provider_segments.storage.local import LocalStore
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 ENTRY = "0b2f6c1e-8f5d-4c7a-9d35-1f0a2b3c4d5e"
 DAY = 86_400_000
