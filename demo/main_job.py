@@ -19,6 +19,9 @@ from pathlib import Path
 import pyarrow.parquet
 
 from airflow_provider_segments.cli.main import main as segments
+from airflow_provider_segments.storage import open_store
+from airflow_provider_segments.storage.base import ObjectStore
+from airflow_provider_segments.storage.embedded import S3Server
 from airflow_provider_segments.store import SegmentStore
 from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
 from demo.airflow import DemoFailedError, Standalone
@@ -47,7 +50,7 @@ def main() -> int:
     shutil.rmtree(work, ignore_errors=True)
     began = time.monotonic()
     try:
-        with _world(work, began) as (airflow, store):
+        with _world(work, began, s3=arguments.s3) as (airflow, store):
             _play(airflow, store, work, began)
             _print_lineage(store)
             if arguments.keep_ui:
@@ -61,27 +64,41 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     parser.add_argument("--keep-ui", action="store_true", help="leave the Airflow UI running until Ctrl-C")
+    parser.add_argument("--s3", action="store_true", help="keep the segments in a local S3 server, not in files")
     parser.add_argument("--folder", default=str(ROOT / ".demo"), help="where everything is kept; emptied first")
     return parser.parse_args()
 
 
 @contextlib.contextmanager
-def _world(work: Path, began: float) -> Iterator[tuple[Standalone, SegmentStore]]:
+def _world(work: Path, began: float, *, s3: bool) -> Iterator[tuple[Standalone, SegmentStore]]:
     """ZooKeeper, Airflow and the input, all below ``work``; everything that was started is stopped at the end."""
     _say(began, "Unpacking the flights of 2013")
     flights = write_flights(work / "input")
-    _say(began, "Starting ZooKeeper and Airflow")
-    storage = (work / "store").as_uri()
-    with EmbeddedZooKeeper(work / "zookeeper") as zookeeper:
-        connection = {"conn_type": "segments", "host": zookeeper.hosts, "extra": {"storage_uri": storage}}
+    _say(began, f"Starting ZooKeeper, {'an S3 server ' if s3 else ''}and Airflow")
+    with EmbeddedZooKeeper(work / "zookeeper") as zookeeper, _storage(work, s3=s3) as (storage, extra):
+        connection = {"conn_type": "segments", "host": zookeeper.hosts, "extra": extra}
         environment = {"AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(connection), "SEGMENTS_INPUT": str(flights)}
         airflow = Standalone(work / "airflow", ROOT / "dags", environment)
         try:
             airflow.start()
-            with SegmentStore.connect(zookeeper.hosts, storage_uri=storage) as store:
+            with SegmentStore.connect(zookeeper.hosts, storage=storage) as store:
                 yield airflow, store
         finally:
             airflow.stop()
+
+
+@contextlib.contextmanager
+def _storage(work: Path, *, s3: bool) -> Iterator[tuple[ObjectStore, dict[str, str]]]:
+    """The object store, and what an Airflow connection says of it."""
+    if not s3:
+        uri = (work / "store").as_uri()
+        yield open_store(uri), {"storage_uri": uri}
+        return
+    with S3Server(work / "s3") as server:
+        server.create_bucket("demo")
+        uri = "s3://demo/tables"
+        keys = {"s3_access_key": server.access_key, "s3_secret_key": server.secret_key}
+        yield open_store(uri, **server.options), {"storage_uri": uri, "endpoint_url": server.endpoint_url, **keys}
 
 
 def _play(airflow: Standalone, store: SegmentStore, work: Path, began: float) -> None:

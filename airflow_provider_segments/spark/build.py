@@ -211,6 +211,7 @@ class _Build:
                 source = source.filter(F.col(_TIME).isNotNull())
         placed = planning.partition_column(self.spark, source, plan, keys, _PARTITION)
         shuffled = placed.repartitionById(plan.partitions, _PARTITION).drop(_PARTITION)
+        shuffled = shuffled.toDF(*(f"c{index}" for index in range(len(shuffled.columns))))  # mapInArrow dislikes dots
         job = self._job(plan)
         with _progress(self.spark, self.config.name, plan) as report:
             found = shuffled.mapInArrow(_task(job, report), "segment binary").collect()
@@ -228,6 +229,7 @@ class _Build:
             generation=ticket.generation,
             granularity=config.granularity,
             sort_columns=config.sort_columns,
+            columns=tuple(self.source.columns),
             has_time=self.time is not None,
             target_rows=config.target_rows,
             compression=config.compression,

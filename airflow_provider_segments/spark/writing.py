@@ -45,7 +45,11 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """Everything a task needs to know. ``slices`` gives partitions that hold one slice of a chunk its number."""
+    """Everything a task needs to know.
+
+    ``columns`` names the columns, in the order of the batches, which may call them otherwise. ``slices`` gives
+    partitions that hold one slice of a chunk its number.
+    """
 
     table: str
     entry_id: str
@@ -55,6 +59,7 @@ class WriteJob:
     generation: str
     granularity: Granularity
     sort_columns: tuple[str, ...]
+    columns: tuple[str, ...]
     has_time: bool
     target_rows: int
     compression: str
@@ -133,6 +138,7 @@ class _TaskWriter:
                     "when they were counted and have none now; the input changes while it is read"
                 )
         starts = _starts(times, self.job.granularity, data.num_rows)
+        data = data.rename_columns(list(self.job.columns))
         order = _order(data, times, starts, self.job.sort_columns)
         columns = [_one_array(data.column(index)) for index in range(data.num_columns)]
         schema = pyarrow.schema(

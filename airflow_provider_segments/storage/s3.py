@@ -173,7 +173,7 @@ class S3Store:
         client = self._client()
         upload = {**where, "UploadId": client.create_multipart_upload(**where, Metadata=metadata)["UploadId"]}
         try:
-            parts = []
+            parts: list[dict[str, Any]] = []
             while data := body.read(MULTIPART_BYTES):
                 number = len(parts) + 1
                 parts.append(

@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def test_slices_of_one_chunk_do_not_overlap_in_the_sort_column_and_are_even(
     )
     push(spark, table, source)
     ranges = sorted((part[0]["x"], part[-1]["x"], len(part)) for part in contents(table).values())
-    assert all(left[1] <= right[0] for left, right in zip(ranges, ranges[1:], strict=False))
+    assert all(left[1] <= right[0] for left, right in pairwise(ranges))
     assert sum(size for _, _, size in ranges) == 20_000
     assert max(size for _, _, size in ranges) <= 2_000
     assert len(ranges) <= 24

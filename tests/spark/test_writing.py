@@ -36,6 +36,7 @@ def make_job(folder: Path, **changes: Any) -> WriteJob:
         "generation": f"{ENTRY}:7:build:3",
         "granularity": Granularity.DAY,
         "sort_columns": ("x",),
+        "columns": ("x",),
         "has_time": True,
         "target_rows": 10,
         "compression": "zstd",

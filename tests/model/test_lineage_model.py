@@ -1,0 +1,174 @@
+"""Every interleaving of the protocol, explored: nothing bad with all guards on, a short bad history without each one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.model import lineage_model as model
+from tests.model.explorer import Actor, Exploration, TooManyStatesError, explore
+from tests.model.lineage_model import Actors, World
+
+Scenario = Callable[[Actors], tuple[World, dict[str, Actor]]]
+
+
+def push_while_reading(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """A whole push, its roll-back and its clean-up, and a reader."""
+    return model.base(), {
+        "start": one.starter("p"),
+        "build": one.stager("p", 1),
+        "end": one.ender("p"),
+        "revert": one.reverter("p"),
+        "clean": one.cleaner("p"),
+        "read": one.reader(),
+    }
+
+
+def zombie(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """A build that was replaced by a second attempt and does not know, while somebody aborts and cleans up the push."""
+    return model.started(model.base(), "p"), {
+        "zombie": one.stager("p", 1),
+        "build": one.stager("p", 2, chunks=(0, 1)),
+        "end": one.ender("p"),
+        "revert": one.reverter("p"),
+        "clean": one.cleaner("p"),
+    }
+
+
+def part(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """``end`` names a part of what is staged while the build goes on."""
+    return model.started(model.base(), "p"), {
+        "build": one.stager("p", 1),
+        "end": one.ender("p", only=(0,)),
+        "revert": one.reverter("p"),
+        "clean": one.cleaner("p"),
+    }
+
+
+def roll_back(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """A completed push is reverted and cleaned up, under two readers."""
+    return model.ended(model.base(), "p"), {
+        "revert": one.reverter("p"),
+        "clean": one.cleaner("p"),
+        "read": one.reader(),
+        "read too": one.reader(),
+    }
+
+
+def chain(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """Two completed pushes, one on the other; both are reverted and cleaned up in any order, under a reader."""
+    return model.ended(model.ended(model.base(), "p"), "q"), {
+        "revert p": one.reverter("p"),
+        "revert q": one.reverter("q"),
+        "clean p": one.cleaner("p"),
+        "clean q": one.cleaner("q"),
+        "read": one.reader(),
+    }
+
+
+def forced(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """A forced start takes the place of a push that a build and an end are still working on."""
+    return model.started(model.base(), "p"), {
+        "build p": one.stager("p", 1),
+        "end p": one.ender("p"),
+        "force q": one.starter("q", force=True),
+        "build q": one.stager("q", 1),
+        "end q": one.ender("q"),
+        "clean p": one.cleaner("p"),
+    }
+
+
+def forced_while_reading(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """The same with a reader instead of the second build."""
+    return model.started(model.base(), "p"), {
+        "build p": one.stager("p", 1),
+        "end p": one.ender("p"),
+        "force q": one.starter("q", force=True),
+        "revert q": one.reverter("q"),
+        "clean p": one.cleaner("p"),
+        "read": one.reader(),
+    }
+
+
+def leases(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """A reader holds a lease while what it reads is reverted, cleaned up and deleted."""
+    return model.ended(model.base(), "p"), {
+        "revert": one.reverter("p"),
+        "clean": one.cleaner("p"),
+        "read": one.reader(leased=True),
+        "delete": one.deleter(),
+    }
+
+
+DEFAULT: list[Scenario] = [zombie, part, roll_back, forced, leases]
+LARGE: list[Scenario] = [push_while_reading, chain, forced_while_reading]
+
+
+def run(scenario: Scenario, *, without: str | None = None, limit: int = 3_000_000) -> Exploration:
+    guards = model.ALL_GUARDS - {without} if without else model.ALL_GUARDS
+    world, actors = scenario(Actors(guards))
+    found = explore(world, actors, model.violation, limit=limit)
+    print(f"{scenario.__name__}" + (f", without: {without}" if without else ""), found, sep=": ")
+    return found
+
+
+@pytest.mark.parametrize("scenario", DEFAULT, ids=lambda scenario: scenario.__name__)
+def test_no_interleaving_is_bad(scenario: Scenario) -> None:
+    """A snapshot is the table at its zxid; no reverted push is visible; to is complete after end; no revert shows
+    deleted data; no object goes under a lease."""
+    found = run(scenario)
+    assert found.violation is None, found
+    assert found.states > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", LARGE, ids=lambda scenario: scenario.__name__)
+def test_no_interleaving_of_the_large_models_is_bad(scenario: Scenario) -> None:
+    found = run(scenario, limit=20_000_000)
+    assert found.violation is None, found
+
+
+@pytest.mark.parametrize(
+    ("guard", "scenario", "expected"),
+    [
+        (model.STAGE, zombie, model.REVERTED_VISIBLE),
+        (model.SEAL, part, model.OUTSIDE_TO),
+        (model.BORN, push_while_reading, model.MIX),
+        (model.MARK, roll_back, model.DELETED_VISIBLE),
+        (model.REMOVAL, roll_back, model.EMPTY),
+        (model.ORDER, push_while_reading, model.EMPTY),
+        (model.TO_GONE, chain, model.STALE_VISIBLE),
+        (model.LEASE, leases, model.OBJECT_GONE),
+        (model.LEASE_FIRST, leases, model.OBJECT_GONE),
+    ],
+    ids=["stage", "seal", "born", "mark", "removal", "order", "to-gone", "lease", "lease-first"],
+)
+def test_each_guard_is_needed(guard: str, scenario: Scenario, expected: str) -> None:
+    """The revert test of each guard: switched off, the explorer finds a bad history and names what it violates."""
+    found = run(scenario, without=guard)
+    assert found.violation == expected, found
+    assert found.history
+
+
+def test_the_explorer_finds_a_lost_update_and_reports_a_shortest_history() -> None:
+    def increment(seen: int | None = None):  # type: ignore[no-untyped-def]
+        read = yield model.step("read", lambda world: (world, world[0]))
+        yield model.step("write", lambda world: ((read + 1, world[1] + 1), None))
+
+    found = explore(
+        (0, 0), {"a": increment, "b": increment}, lambda world: "lost" if world[1] == 2 and world[0] < 2 else None
+    )
+    assert found.violation == "lost"
+    assert len(found.history) == 4 and found.history[:2] in {("a: read", "b: read"), ("b: read", "a: read")}
+
+
+def test_the_explorer_never_claims_more_than_it_has_seen() -> None:
+    def forever():  # type: ignore[no-untyped-def]
+        yield lambda world: (world + 1, None)
+        from tests.model.explorer import Become
+
+        yield Become()
+
+    with pytest.raises(TooManyStatesError):
+        explore(0, {"a": forever}, lambda world: None, limit=100)
