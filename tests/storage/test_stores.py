@@ -1,0 +1,145 @@
+"""What every object store promises."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from airflow_provider_segments.exceptions import InvalidNameError, ObjectExistsError, ObjectNotFoundError
+from airflow_provider_segments.storage.base import ObjectStore
+
+KEY = "flights/11111111-1111-1111-1111-111111111111/a.1.parquet"
+PREFIX = KEY.rpartition("/")[0] + "/"
+OWNER = {"application": "segments", "table": "flights", "note": 'quotes " and ü'}
+
+
+def test_what_was_put_is_read_back_with_size_and_owner(storage: ObjectStore, body: Path) -> None:
+    """Bytes, size and owner metadata survive, also characters that no HTTP header can carry."""
+    stored = storage.put_file(body, KEY, owner=OWNER)
+    assert (stored.bytes, dict(stored.owner)) == (5000, OWNER)
+    seen = storage.head(KEY)
+    assert seen is not None
+    assert (seen.bytes, dict(seen.owner)) == (5000, OWNER)
+    with storage.open(KEY) as file:
+        assert file.read() == body.read_bytes()
+
+
+def test_an_object_is_written_once(storage: ObjectStore, body: Path, tmp_path: Path) -> None:
+    """A second put is refused and changes nothing; with overwrite it replaces bytes and owner."""
+    storage.put_file(body, KEY, owner=OWNER)
+    other = tmp_path / "other"
+    other.write_bytes(b"other")
+    with pytest.raises(ObjectExistsError, match=r"a\.1\.parquet"):
+        storage.put_file(other, KEY, owner={})
+    seen = storage.head(KEY)
+    assert seen is not None
+    assert (seen.bytes, dict(seen.owner)) == (5000, OWNER)
+    storage.put_file(other, KEY, owner={"by": "me"}, overwrite=True)
+    seen = storage.head(KEY)
+    assert seen is not None
+    assert (seen.bytes, dict(seen.owner)) == (5, {"by": "me"})
+
+
+def test_of_several_processes_that_put_one_key_one_wins(storage: ObjectStore, tmp_path: Path) -> None:
+    """And what stands is whole: the winner's bytes with the winner's owner."""
+    context = multiprocessing.get_context("spawn")
+    for index in range(4):
+        (tmp_path / f"body{index}").write_bytes(str(index).encode() * 70_000)
+    with context.Pool(4) as pool:
+        won = pool.starmap(_try_put, [(storage, str(tmp_path / f"body{index}"), str(index)) for index in range(4)])
+    assert sum(won) == 1
+    winner = str(won.index(True))
+    seen = storage.head(KEY)
+    assert seen is not None
+    assert dict(seen.owner) == {"writer": winner}
+    with storage.open(KEY) as file:
+        assert file.read() == winner.encode() * 70_000
+
+
+def _try_put(storage: ObjectStore, path: str, writer: str) -> bool:
+    try:
+        storage.put_file(Path(path), KEY, owner={"writer": writer})
+    except ObjectExistsError:
+        return False
+    return True
+
+
+def test_a_listing_names_every_object_below_its_prefix_and_nothing_else(storage: ObjectStore, body: Path) -> None:
+    """Sizes included; neighbours that share the beginning of the name excluded."""
+    for key in ("t/e/a", "t/e/sub/b", "t/e2/c", "u/e/d"):
+        storage.put_file(body, key, owner=OWNER)
+    assert sorted(storage.list("t/e/")) == [("t/e/a", 5000), ("t/e/sub/b", 5000)]
+    assert list(storage.list("nothing/here/")) == []
+
+
+def test_a_long_listing_comes_in_pages(storage: ObjectStore, tmp_path: Path) -> None:
+    """More objects than one S3 page holds, each once."""
+    small = tmp_path / "small"
+    small.write_bytes(b"x")
+    keys = [f"t/e/{number:04d}" for number in range(1100)]
+    for key in keys:
+        storage.put_file(small, key, owner={})
+    assert [key for key, _ in sorted(storage.list("t/e/"))] == keys
+    outcome = storage.delete_many(keys)
+    assert sorted(outcome.deleted) == keys
+    assert list(storage.list("t/e/")) == []
+
+
+def test_deleting_says_what_became_of_each_key(storage: ObjectStore, body: Path) -> None:
+    """Every key is in exactly one of the three answers, and deleting what is gone is no failure."""
+    storage.put_file(body, KEY, owner=OWNER)
+    outcome = storage.delete_many([KEY, PREFIX + "never"])
+    assert KEY in outcome.deleted
+    assert not outcome.failed
+    assert sorted((*outcome.deleted, *outcome.missing)) == sorted([KEY, PREFIX + "never"])
+    assert storage.head(KEY) is None
+    assert list(storage.list(PREFIX)) == []
+
+
+def test_what_is_not_there_is_a_positive_answer(storage: ObjectStore) -> None:
+    """``None`` from head, an error of its own from open."""
+    assert storage.head(KEY) is None
+    with pytest.raises(ObjectNotFoundError, match=r"a\.1\.parquet"):
+        storage.open(KEY)
+
+
+@pytest.mark.parametrize(
+    "key", ["../up", "a/../../up", "/abs", "a//b", "", "a/", ".hidden", "a/.tmp-1", "a\nb", "x" * 901]
+)
+def test_a_key_that_climbs_or_hides_is_refused(storage: ObjectStore, body: Path, key: str) -> None:
+    """By every operation, before anything is touched."""
+    for refused in (
+        lambda: storage.put_file(body, key, owner={}),
+        lambda: storage.head(key),
+        lambda: storage.open(key),
+        lambda: storage.url(key),
+        lambda: storage.delete_many([key]),
+        lambda: list(storage.list(key + "/")),
+    ):
+        with pytest.raises(InvalidNameError):
+            refused()
+
+
+def test_arrow_reads_a_column_out_of_the_middle(storage: ObjectStore, tmp_path: Path) -> None:
+    """The file seeks and reads ranges."""
+    table = pyarrow.table({"a": list(range(200_000)), "b": [str(value) for value in range(200_000)]})
+    path = tmp_path / "table.parquet"
+    pyarrow.parquet.write_table(table, path, row_group_size=10_000)
+    storage.put_file(path, KEY, owner={})
+    with storage.open(KEY) as file:
+        parquet = pyarrow.parquet.ParquetFile(file)
+        assert parquet.read_row_group(7, columns=["a"])["a"].to_pylist() == list(range(70_000, 80_000))
+
+
+def test_a_store_travels_to_another_process(storage: ObjectStore, body: Path) -> None:
+    """Pickled and opened again, it is the same store; its repr shows no secret."""
+    storage.put_file(body, KEY, owner=OWNER)
+    copy = pickle.loads(pickle.dumps(storage))
+    assert copy.uri == storage.uri
+    assert copy.head(KEY) is not None
+    assert "secret" not in repr(copy).lower()
