@@ -42,7 +42,7 @@ class Retry:
             except MetadataUnavailableError as error:
                 if not unknown:
                     raise
-                raise OutcomeUnknownError(f"{what}: a write may have landed, and nobody can be asked: {error}") from error
+                raise OutcomeUnknownError(f"{what}: a write may have landed, and nobody can tell: {error}") from error
             clock.sleep(clock.uniform(0, min(self.cap, self.base * 2**number)))
         if isinstance(last, OutcomeUnknownError):
             raise OutcomeUnknownError(f"{what}: the last of {self.attempts} attempts may have landed: {last}") from last

@@ -13,21 +13,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.report import machine, median, show, table, verdict
-from benchmarks.systems import Delta, Iceberg, Segments, System, Timings, segment_store
+from benchmarks.systems import Delta, Iceberg, Segments, System, Timings, segment_store, warm_up
 
 DAYS = 365
 SLOW_MS = 8_000.0
 """A system that needs longer than this for one replacement gets one round only."""
 
 NOTES = """\
-What is timed. segments: start, stage (opening included) and end; each step is a synced write to ZooKeeper, and end
-lists the push's objects and compares every size. delta-rs: the table is opened
-and one overwrite commit of prepared add actions written; it neither syncs nor looks at the files. pyiceberg: the table
-is loaded from its catalog, then one overwrite snapshot of prepared data files, manifests
-written, one row of an SQLite catalog changed; it does not look at the files. Roll back: segments revert (one
-transaction, all rules checked); delta-rs restore (a new commit of all actions, after a look at the files); pyiceberg
-a move of the main ref. Making the files is in no timing. Medians of the rounds; before each round the table holds one
-settled push of n files."""
+What is timed. segments: start, stage (opening included) and end; each step reads its state anew and is a synced write
+to ZooKeeper, and end lists the push's objects and compares every size. delta-rs: the table is opened and one overwrite
+commit of prepared add actions written; it neither syncs nor looks at the files. pyiceberg: the table is loaded from
+its catalog and one overwrite snapshot of prepared data files committed (manifests, one row of SQLite); it does not
+look at the files. Roll back: segments revert (one transaction, all rules checked); delta-rs open and restore (a new
+commit of all actions, after a look at the files); pyiceberg load and a move of the main ref. Making the files is in no
+timing. Medians of the rounds; before each round the table holds one settled push of n files. The ZooKeeper server is
+warmed up, as one that runs for months is."""
 
 Results = dict[tuple[str, int], dict[str, float]]
 
@@ -58,7 +58,7 @@ def _system(name: str, files: int, parent: str | None) -> Iterator[System]:
     try:
         if name == "segments":
             with segment_store(folder) as (store, root):
-                Segments(store, root, 10, DAYS, "warm_up")
+                warm_up(store, root, DAYS)
                 yield Segments(store, root, files, DAYS, "flights")
         else:
             yield Delta(folder / "t", files, DAYS) if name == "delta-rs" else Iceberg(folder / "t", files, DAYS)

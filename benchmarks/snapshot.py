@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.report import machine, median, show, table, verdict
-from benchmarks.systems import Delta, Iceberg, Segments, System, segment_store
+from benchmarks.systems import Delta, Iceberg, Segments, System, segment_store, warm_up
 
 DAYS = 365
 DAY = datetime.date(2013, 6, 1)
@@ -58,6 +58,7 @@ def _measure_in(folder: Path, name: str, size: int, rounds: int) -> dict[str, fl
     try:
         if name == "segments":
             with segment_store(folder) as (store, root):
+                warm_up(store, root, DAYS)
                 return _measure(Segments(store, root, size, DAYS, "flights"), rounds)
         system: System = Delta(folder / "t", size, DAYS) if name == "delta-rs" else Iceberg(folder / "t", size, DAYS)
         return _measure(system, rounds)
@@ -77,6 +78,7 @@ def _days(folder: Path, rounds: int) -> dict[int, float]:
     """The cost of one day of 10 files as the table grows in days."""
     found = {}
     with segment_store(folder) as (store, root):
+        warm_up(store, root, DAYS)
         for days in (36, 365, 3650):
             system = Segments(store, root, days * 10, days, f"days{days}")
             found[days] = median([system.resolve_day(datetime.date(2013, 1, 20)) for _ in range(rounds)])

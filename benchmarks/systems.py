@@ -331,5 +331,15 @@ def segment_store(folder: Path) -> Iterator[tuple[SegmentStore, Path]]:
             yield store, root
 
 
+def warm_up(store: SegmentStore, root: Path, days: int) -> None:
+    """Let the server's compiler see the work before it is measured."""
+    system = Segments(store, root, 1000, days, "warm_up")
+    for _ in range(5):
+        system.replace()
+        system.roll_back()
+        system.settle()
+        system.resolve()
+
+
 def _exactly(found: list[Any], files: int) -> None:
     assert len(found) == files, f"{len(found)} files instead of {files}"

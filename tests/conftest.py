@@ -1,4 +1,4 @@
-"""Fixtures for every folder of tests: one real ZooKeeper server a test session, one cluster name and one store a test."""
+"""Fixtures for every folder of tests: one real ZooKeeper server a session, one cluster and one store a test."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from airflow_provider_segments.store import SegmentStore
 from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
 

@@ -69,7 +69,7 @@ def start(
         stored, visible = _read(context, given, announced, is_refresh=config.is_refresh)
         entry_id, mine = find_own(stored.lineage, who)
         if mine is not None:
-            return _resumed(context, mine)
+            return _resumed(context, stored.lineage, mine, force_cleanup=force_cleanup)
         replaced = tuple(visible) if isinstance(given, AllVisible) else given
         request = StartRequest(
             context.table,
@@ -114,9 +114,18 @@ def _read(
     return context.visible()
 
 
-def _resumed(context: Context, entry: LineageEntry) -> StartedEntry:
+def _resumed(context: Context, lineage: Lineage, entry: LineageEntry, *, force_cleanup: bool) -> StartedEntry:
+    """The entry that an earlier attempt made, and the removals that attempt may not have come to."""
     born = context.guard(entry.entry_id).born
-    return StartedEntry(entry.entry_id, born, entry.segments_from, entry.segments_to, resumed=True)
+    cleaning = [one.entry_id for one in lineage.in_state(EntryState.COMPLETED) if lineage.is_cleaning(one.entry_id)]
+    return StartedEntry(
+        entry.entry_id,
+        born,
+        entry.segments_from,
+        entry.segments_to,
+        resumed=True,
+        cleaning=tuple(cleaning) if force_cleanup else (),
+    )
 
 
 def _commit(

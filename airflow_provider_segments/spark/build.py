@@ -20,14 +20,12 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-import pyarrow
-from pyspark import StorageLevel, TaskContext
+from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -36,12 +34,13 @@ from pyspark.sql.types import AtomicType, LongType, StructType
 from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError, SourceDataError
 from airflow_provider_segments.lineage.stage import StageTicket
 from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.model.segment import StagedSegment
 from airflow_provider_segments.spark import planning
-from airflow_provider_segments.spark.settings import StorageAccess, connect, storage_options
+from airflow_provider_segments.spark.settings import connect
 from airflow_provider_segments.spark.sources import check_columns, is_cheap
 from airflow_provider_segments.spark.times import chunk_start, quoted, time_ms
-from airflow_provider_segments.spark.writing import WriteJob, write_partition
+from airflow_provider_segments.spark.writing import WriteJob, decode, task
+from airflow_provider_segments.storage.base import ObjectStore
 from airflow_provider_segments.store import DEFAULT_CLUSTER, Table
 
 _LOG = logging.getLogger(__name__)
@@ -70,15 +69,14 @@ def build_segments(
     stager: str = "build",
     allow_empty: bool = False,
     reject_folder: str | None = None,
-    options: Mapping[str, str] | None = None,
     cache: bool | None = None,
 ) -> BuiltPush:
     """Build ``source`` into segments of ``table`` and stage them in ``entry_id``.
 
     ``reject_folder`` is where rows without a usable time go (as JSON, below ``<table>/<entry id>.<attempt>``) when the
-    table's config says ``onBadTime: reject``. ``options`` are those of the object store, by default from the
-    environment (:mod:`.settings`). ``cache`` keeps the source between its two readings; by default only when it is
-    more than a scan of files.
+    table's config says ``onBadTime: reject``. ``cache`` keeps the source between its two readings; by default only when
+    it is more than a scan of files. Executors use the table's object store, which reaches them inside the pickled task:
+    its credentials are in no setting, log or process list.
 
     Raises :class:`SourceDataError` for input that cannot become segments, :class:`StageRefusedError` when the entry
     takes none, :class:`InvalidConfigError`, :class:`TableNotFoundError`, and Spark's own errors when a task fails.
@@ -96,8 +94,7 @@ def build_segments(
         stager,
         ticket.prefix,
     )
-    storage = StorageAccess(table.storage.uri, storage_options() if options is None else dict(options))
-    build = _Build(spark, config, ticket, source, storage, reject_folder)
+    build = _Build(spark, config, ticket, source, table.storage, reject_folder)
     with _explained(config, entry_id), build.kept(cache):
         segments, rejected = build.run(allow_empty)
         staged = table.stage(ticket, segments)
@@ -118,7 +115,7 @@ class _Build:
         config: TableConfig,
         ticket: StageTicket,
         source: DataFrame,
-        storage: StorageAccess,
+        storage: ObjectStore,
         reject_folder: str | None,
     ) -> None:
         self.spark = spark
@@ -214,8 +211,8 @@ class _Build:
         shuffled = shuffled.toDF(*(f"c{index}" for index in range(len(shuffled.columns))))  # mapInArrow dislikes dots
         job = self._job(plan)
         with _progress(self.spark, self.config.name, plan) as report:
-            found = shuffled.mapInArrow(_task(job, report), "segment binary").collect()
-        return [_decode(row[0]) for row in found]
+            found = shuffled.mapInArrow(task(job, report), "segment binary").collect()
+        return [decode(row[0]) for row in found]
 
     def _job(self, plan: planning.Plan) -> WriteJob:
         config, ticket = self.config, self.ticket
@@ -240,25 +237,6 @@ class _Build:
         )
         job.segment_name(config.granularity.chunk_name(0), plan.partitions)  # too long a name shows now, not in a task
         return job
-
-
-def _task(job: WriteJob, report: Any) -> Any:
-    def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        for segment in write_partition(job, batches, context.partitionId(), context.taskAttemptId()):
-            report.add(segment.record.rows)
-            yield pyarrow.record_batch([pyarrow.array([_encode(segment)], pyarrow.binary())], names=["segment"])
-
-    return write
-
-
-def _encode(segment: StagedSegment) -> bytes:
-    return msgspec.json.encode((segment.chunk, segment.record))
-
-
-def _decode(payload: bytes) -> StagedSegment:
-    return StagedSegment(*msgspec.json.decode(bytes(payload), type=tuple[str, SegmentRecord]))
 
 
 def _hashable(schema: StructType) -> list[str]:

@@ -9,8 +9,6 @@ groups and rows. There is one partition for each 64 MiB of segments.
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +24,8 @@ from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.model.interval import parse_time
 from airflow_provider_segments.snapshot import Snapshot
 from airflow_provider_segments.spark.filters import expression, may_match, usable
-from airflow_provider_segments.spark.settings import StorageAccess, connect, storage_options
+from airflow_provider_segments.spark.settings import connect
+from airflow_provider_segments.storage.base import ObjectStore
 from airflow_provider_segments.store import DEFAULT_CLUSTER
 
 _PARTITION_BYTES = 64 << 20
@@ -42,20 +41,25 @@ class ReadSegment(msgspec.Struct, frozen=True, array_like=True):
     columns: dict[str, list[Any]] | None = None
 
 
-def pack_segments(snapshot: Snapshot) -> str:
-    """The segments of ``snapshot`` as the value of the option ``segments``: it fixes what is read, to the file."""
-    found = [ReadSegment(segment.key, segment.rows, segment.bytes, segment.columns) for segment in snapshot.segments]
-    return base64.b64encode(zlib.compress(msgspec.json.encode(found), 1)).decode()
+@dataclass(frozen=True)
+class _Found:
+    """What is to be read, and from where."""
 
+    storage: ObjectStore
+    segments: list[ReadSegment]
 
-def _unpack(packed: str) -> list[ReadSegment]:
-    return msgspec.json.decode(zlib.decompress(base64.b64decode(packed)), type=list[ReadSegment])
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> _Found:
+        return cls(
+            snapshot.storage,
+            [ReadSegment(each.key, each.rows, each.bytes, each.columns) for each in snapshot.segments],
+        )
 
 
 class SegmentsDataSource(DataSource):
     """The Python data source; see the module."""
 
-    _found: tuple[StructType, list[ReadSegment]] | None = None
+    _found: _Found | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -64,35 +68,54 @@ class SegmentsDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The schema of the newest segment. The snapshot taken for it is the one that is read."""
-        self._found = self._resolve(None)
-        return self._found[0]
+        self._found, schema = self._resolve(with_schema=True)
+        assert schema is not None
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the snapshot."""
         if self._found is None:
-            packed = self.options.get("segments")
-            self._found = (schema, _unpack(packed)) if packed else self._resolve(schema)
-        storage = StorageAccess(self._required("storage_uri"), storage_options())
-        return SegmentsReader(schema, self._found[1], storage.uri)
+            self._found, _ = self._resolve(with_schema=False)
+        return SegmentsReader(schema, self._found.segments, self._found.storage)
 
-    def _resolve(self, schema: StructType | None) -> tuple[StructType, list[ReadSegment]]:
+    def _resolve(self, *, with_schema: bool) -> tuple[_Found, StructType | None]:
         from airflow_provider_segments.spark.read import schema_of
 
         hosts, uri, name = self._required("zk_hosts"), self._required("storage_uri"), self._required("table")
+        start, end = _ms(self.options.get("start")), _ms(self.options.get("end"))
+        as_of = self.options.get("as_of")
         with connect(hosts, uri, self.options.get("cluster", DEFAULT_CLUSTER)) as store:
             table = store.table(name)
             table.config()
-            start, end = _ms(self.options.get("start")), _ms(self.options.get("end"))
-            snapshot = table.snapshot(start, end, as_of=self.options.get("as_of"))
-            if schema is None:
-                schema = schema_of(snapshot if len(snapshot) else table.snapshot(as_of=self.options.get("as_of")))
-            return schema, _unpack(pack_segments(snapshot))
+            snapshot = table.snapshot(start, end, as_of=as_of)
+            if not with_schema:
+                return _Found.of(snapshot), None
+            whole = snapshot if start is None and end is None else table.snapshot(as_of=as_of)
+            return _Found.of(snapshot), schema_of(whole)
 
     def _required(self, option: str) -> str:
         value = self.options.get(option)
         if not value:
             raise InvalidConfigError(f'spark.read.format("segments") needs the option {option}')
         return str(value)
+
+
+def bound_to(snapshot: Snapshot) -> type[SegmentsDataSource]:
+    """A data source that reads exactly ``snapshot``, through the object store it was taken from.
+
+    Store and segments travel in the pickled class: options would show up in the query's plan.
+    """
+
+    class BoundSegments(SegmentsDataSource):
+        """Pickled by value, with what it is bound to."""
+
+        _found = _Found.of(snapshot)
+
+        @classmethod
+        def name(cls) -> str:
+            return "segments_at"
+
+    return BoundSegments
 
 
 @dataclass
@@ -104,13 +127,16 @@ class _Group(InputPartition):
 
 
 class SegmentsReader(DataSourceReader):
-    """Reads segments with Arrow. Pickled with its filters to the executors; holds no secrets."""
+    """Reads segments with Arrow. Pickled with its filters to the executors; each task gets its own segments only."""
 
-    def __init__(self, schema: StructType, segments: list[ReadSegment], storage_uri: str) -> None:
+    def __init__(self, schema: StructType, segments: list[ReadSegment], storage: ObjectStore) -> None:
         self.arrow_schema = to_arrow_schema(schema, timezone="UTC")
         self.segments = segments
-        self.storage_uri = storage_uri
+        self.storage = storage
         self.filters: list[Filter] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "segments": []}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Keep what Arrow can judge. All of them go back: Spark judges the rows that are left once more."""
@@ -132,9 +158,8 @@ class SegmentsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """The rows of one group."""
         assert isinstance(partition, _Group)
-        store = StorageAccess(self.storage_uri, storage_options()).open()
         for key in partition.keys:
-            with store.open(key) as file:
+            with self.storage.open(key) as file:
                 yield from self._batches(pyarrow.PythonFile(file, mode="r"))
 
     def _batches(self, file: pyarrow.NativeFile) -> Iterator[pyarrow.RecordBatch]:

@@ -60,16 +60,16 @@ def read_table(
 ) -> DataFrame:
     """The rows of ``table`` that are visible now, or were ``as_of`` a lineage entry, with ``start <= time < end``.
 
-    The snapshot is taken once, here. ``columns`` picks columns. ``schema`` replaces the newest segment's, and is what a
-    table without segments needs; without it such a table raises :class:`SourceDataError`. ``through_arrow`` chooses the
-    reader, by default Spark's own where it can reach the objects.
+    The snapshot is taken once, here. ``columns`` picks columns. ``schema`` replaces the newest segment's (and spares
+    looking for that one outside of the range); a table without segments raises :class:`SourceDataError` without it.
+    ``through_arrow`` chooses the reader, by default Spark's own where it can reach the objects.
     """
     opened = store.table(table)
     config = opened.config()
     low, high = _ms(start), _ms(end)
     snapshot = opened.snapshot(low, high, as_of=as_of)
-    if schema is None:
-        schema = schema_of(snapshot if len(snapshot) else opened.snapshot(as_of=as_of))
+    if schema is None:  # the table's, whatever the range: it must not change with the times that are asked for
+        schema = schema_of(snapshot if low is None and high is None else opened.snapshot(as_of=as_of))
     if not len(snapshot):
         rows = spark.createDataFrame([], schema)
     elif not spark_can_read(spark, snapshot.storage.uri) if through_arrow is None else through_arrow:
@@ -92,7 +92,7 @@ def schema_of(snapshot: Snapshot) -> StructType:
         footer = pyarrow.parquet.ParquetFile(file).schema_arrow
     written = (footer.metadata or {}).get(SPARK_SCHEMA_KEY)
     found = StructType.fromJson(json.loads(written)) if written else from_arrow_schema(footer)
-    return _nullable(found)
+    return found.toNullable()  # a column may be absent from other segments
 
 
 def spark_can_read(spark: SparkSession, uri: str) -> bool:
@@ -181,20 +181,14 @@ def _arrow(
     config: TableConfig,
     columns: Sequence[str] | None,
 ) -> DataFrame:
-    from airflow_provider_segments.spark.datasource import pack_segments
+    from airflow_provider_segments.spark.datasource import bound_to
 
     register(spark)
     needed = None if columns is None else {*columns, *([config.time_column] if config.time_column else [])}
     wanted = schema if needed is None else StructType([field for field in schema.fields if field.name in needed])
-    reader = spark.read.format("segments").option("storage_uri", snapshot.storage.uri).option("table", config.name)
-    return reader.option("segments", pack_segments(snapshot)).schema(wanted).load()
-
-
-def _nullable(schema: StructType) -> StructType:
-    """The schema with nullable columns: a column may be absent from other segments."""
-    for field in schema.fields:
-        field.nullable = True
-    return schema
+    bound = bound_to(snapshot)
+    spark.dataSource.register(bound)
+    return spark.read.format(bound.name()).schema(wanted).load()
 
 
 def _ms(at: Time | None) -> int | None:

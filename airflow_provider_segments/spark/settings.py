@@ -14,22 +14,19 @@ SEGMENTS_ZK_USE_SSL            ``true`` for TLS; then also ``SEGMENTS_ZK_VERIFY_
                                ``SEGMENTS_ZK_CA``, ``_CERTFILE``, ``_KEYFILE``, ``_KEYFILE_PASSWORD``
 ============================== =====================================================================
 
-The driver reads them. Executors get the storage options inside the pickled task, or in the environment of their Python
-workers (:func:`.read.register`), neither of which Spark shows in its UI, its event log or a process list: an
-``spark.executorEnv`` setting would be in all three. So nothing has to be configured on the cluster.
+The driver reads them. Executors get what they need inside the pickled task, which Spark shows neither in its UI nor in
+its event log nor in a process list: ``spark.executorEnv`` settings would be in all three. So nothing has to be
+configured on the cluster, and an object store that was opened with other credentials works as well.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.storage.base import ObjectStore
 from airflow_provider_segments.store import DEFAULT_CLUSTER, SegmentStore
 from airflow_provider_segments.zookeeper import ZooKeeperSettings
 
@@ -51,23 +48,6 @@ _ZOOKEEPER_TEXTS = {
 _ZOOKEEPER_FLAGS = {"use_ssl": "SEGMENTS_ZK_USE_SSL", "verify_certs": "SEGMENTS_ZK_VERIFY_CERTS"}
 
 
-@dataclass(frozen=True, slots=True)
-class StorageAccess:
-    """How an executor opens the object store that the driver uses: URI and options, which may hold secrets."""
-
-    uri: str
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def open(self) -> ObjectStore:
-        """The store. One Python worker opens it once and keeps its connections from task to task."""
-        return _open(self.uri, tuple(sorted(self.options.items())))
-
-
-@lru_cache(maxsize=8)
-def _open(uri: str, options: tuple[tuple[str, str], ...]) -> ObjectStore:
-    return open_store(uri, **dict(options))
-
-
 def storage_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Options for ``storage.open_store`` from the environment; empty values count as absent."""
     return {option: environ[name] for option, name in STORAGE_VARIABLES.items() if environ.get(name)}
@@ -83,14 +63,14 @@ def zookeeper_settings(hosts: str, environ: Mapping[str, str] = os.environ) -> Z
 
 
 def worker_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables of the table above that are set: what a Python worker needs to open the same stores."""
+    """The variables of the table above that are set: what Spark's planning workers need to resolve a table."""
     names = {*STORAGE_VARIABLES.values(), *_ZOOKEEPER_TEXTS.values(), *_ZOOKEEPER_FLAGS.values()}
     return {name: environ[name] for name in sorted(names) if environ.get(name)}
 
 
 def connect(zk_hosts: str, storage_uri: str, cluster: str = DEFAULT_CLUSTER) -> SegmentStore:
     """The cluster, with the credentials of the environment."""
-    storage = StorageAccess(storage_uri, storage_options()).open()
+    storage = open_store(storage_uri, **storage_options())
     return SegmentStore.connect(cluster=cluster, zookeeper=zookeeper_settings(zk_hosts), storage=storage)
 
 

@@ -1,4 +1,6 @@
-"""The executor's half of a build: the rows of one task become Parquet files in the object store. Needs no pyspark.
+"""The executor's half of a build: the rows of one task become Parquet files in the object store.
+
+Imports little, for every Python worker that Spark starts imports it anew.
 
 A task gathers at most about one segment's rows as Arrow batches, sorts them, cuts them where the time chunk changes and
 where a segment would grow beyond the target, and writes and uploads one file a segment. It never trusts the plan: chunk
@@ -16,12 +18,13 @@ import logging
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy
 import pyarrow
 import pyarrow.compute
@@ -31,7 +34,6 @@ from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.model.interval import MIN_MS, Granularity
 from airflow_provider_segments.model.names import check_segment_name, entry_tag
 from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
-from airflow_provider_segments.spark.settings import StorageAccess
 from airflow_provider_segments.spark.statistics import ColumnStatistics
 from airflow_provider_segments.storage.base import ObjectStore
 
@@ -66,7 +68,7 @@ class WriteJob:
     statistics_columns: tuple[str, ...]
     spark_schema: str
     slices: Mapping[int, int]
-    storage: StorageAccess = field(repr=False)
+    storage: ObjectStore = field(repr=False)
 
     def segment_name(self, chunk: str, number: int, part: int = 0) -> str:
         """Name of a segment. ``part`` counts the pieces of what was planned as one segment and came out too large.
@@ -88,12 +90,33 @@ class WriteJob:
         }
 
 
+def task(job: WriteJob, written: Any) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
+    """What ``mapInArrow`` calls with each partition: a binary row for each segment; its rows are added to ``written``."""
+
+    def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for segment in write_partition(job, batches, context.partitionId(), context.taskAttemptId()):
+            written.add(segment.record.rows)
+            payload = pyarrow.array([msgspec.json.encode((segment.chunk, segment.record))], pyarrow.binary())
+            yield pyarrow.record_batch([payload], names=["segment"])
+
+    return write
+
+
+def decode(payload: bytes) -> StagedSegment:
+    """A segment that a task reported."""
+    return StagedSegment(*msgspec.json.decode(bytes(payload), type=tuple[str, SegmentRecord]))
+
+
 def write_partition(
     job: WriteJob, batches: Iterable[pyarrow.RecordBatch], partition: int, task_attempt: int
 ) -> Iterator[StagedSegment]:
     """Write the rows of one task. If the job has a time, it is the batches' last column, in epoch milliseconds."""
     with tempfile.TemporaryDirectory(prefix="segments-", dir=_local_dir()) as folder:
-        writer = _TaskWriter(job, job.storage.open(), Path(folder), partition, task_attempt)
+        writer = _TaskWriter(job, Path(folder), partition, task_attempt)
         held: list[pyarrow.RecordBatch] = []
         rows, limit = 0, job.target_rows + job.target_rows // 4
         for batch in batches:
@@ -118,7 +141,6 @@ def _parts(batch: pyarrow.RecordBatch, room: int, limit: int) -> Iterator[pyarro
 @dataclass(slots=True)
 class _TaskWriter:
     job: WriteJob
-    store: ObjectStore
     folder: Path
     partition: int
     task_attempt: int
@@ -163,7 +185,7 @@ class _TaskWriter:
         owner = self.job.owner(name)
         statistics = self._write_file(path, schema, columns, rows, owner)
         crc, size = _crc32(path), path.stat().st_size
-        self.store.put_file(path, self.job.prefix + file, owner=owner)
+        self.job.storage.put_file(path, self.job.prefix + file, owner=owner)
         path.unlink()
         _LOG.info("segment %s: %d rows, %d bytes", name, len(rows), size)
         low, high = (None, None) if times is None else _bounds(times)
@@ -179,6 +201,7 @@ class _TaskWriter:
             path,
             schema.with_metadata(footer),
             compression="NONE" if self.job.compression == "none" else self.job.compression,
+            write_statistics=[name for name, column in zip(schema.names, columns, strict=True) if _prunable(column)],
             write_page_index=True,
         ) as writer:
             for at in range(0, len(rows), ROW_GROUP_ROWS):
@@ -260,6 +283,14 @@ def _one_array(column: pyarrow.ChunkedArray) -> pyarrow.Array:
         column = column.cast(large[column.type])
     combined = column.combine_chunks()
     return pyarrow.concat_arrays(combined.chunks) if isinstance(combined, pyarrow.ChunkedArray) else combined
+
+
+def _prunable(column: pyarrow.Array) -> bool:
+    """Whether minimum and maximum in the footer mislead nobody: Arrow leaves NaN out of them, and for Spark NaN is the
+    greatest value, so its reader would skip the row group. Leaves of nested columns get none, for the same reason."""
+    if pyarrow.types.is_floating(column.type):
+        return not pyarrow.compute.any(pyarrow.compute.is_nan(column)).as_py()
+    return not pyarrow.types.is_nested(column.type)
 
 
 def _bounds(times: Any) -> tuple[int, int]:

@@ -5,8 +5,12 @@ Numbers are those of the Pinot scenarios. Where a rule of ours is stricter, the 
 
 from __future__ import annotations
 
+import gzip
+from dataclasses import replace
+
 import msgspec
 import pytest
+
 from airflow_provider_segments.deletion.mark import PendingDeletion
 from airflow_provider_segments.exceptions import (
     EndRefusedError,
@@ -17,13 +21,12 @@ from airflow_provider_segments.exceptions import (
     StageRefusedError,
     StartRefusedError,
 )
-from airflow_provider_segments.lineage import cleanup
+from airflow_provider_segments.lineage import cleanup, codec
 from airflow_provider_segments.lineage import stage as staging
 from airflow_provider_segments.lineage.start import ALL_VISIBLE
-from airflow_provider_segments.model.lineage import EntryState
+from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 from airflow_provider_segments.store import SegmentStore, Table
 from airflow_provider_segments.zookeeper import SetData
-
 from tests.support.tables import (
     DAY_MS,
     HOUR_MS,
@@ -258,8 +261,8 @@ def test_36_a_failed_push_can_be_run_again_and_again_under_other_names(refresh: 
 
 
 def test_39_names_taken_over_by_a_forced_start_survive_the_other_ones_clean_up(table: Table) -> None:
-    """Pinot lets the new entry count the segment that the old one uploaded. Ours wants it staged again: a segment belongs
-    to the push that wrote it, and the old push's object is swept with its prefix."""
+    """Pinot lets the new entry count the segment that the old one uploaded. Ours wants it staged again: a segment
+    belongs to the push that wrote it, and the old push's object is swept with its prefix."""
     push(table, ["s21", "s22"])
     e9 = table.start(["s21", "s22"], ["s23", "s24"]).entry_id
     stage(table, e9, ["s23", "s24"])
@@ -359,7 +362,9 @@ def test_clean_up_takes_two_cycles_and_the_entry_leaves_last(table: Table, hand:
     assert table.store.session.children(f"/{table.store.paths.cluster}/ENTRIES/t") == []
     assert [(m.reason, len(m.objects)) for m in pending(table) if not m.objects] == [("reverted", 0)]
     queued = {key for message in pending(table) for key, _, _ in message.objects}
-    assert queued == {str(path.relative_to(object_path(table, ""))) for path in object_path(table, "t").rglob("*.parquet")}
+    assert queued == {
+        str(path.relative_to(object_path(table, ""))) for path in object_path(table, "t").rglob("*.parquet")
+    }
 
 
 def test_a_push_nobody_ends_is_aborted_after_a_day_and_its_build_is_fenced(table: Table, hand: HandClock) -> None:
@@ -388,8 +393,8 @@ def test_an_initial_push_can_be_rolled_back_within_the_retention_period(table: T
 
 
 def test_clean_up_never_touches_a_hidden_segment_of_a_push_that_goes_on(table: Table, hand: HandClock) -> None:
-    """Two pushes staged the same plain name; one published it, another replaced it. When that is cleaned up, the copy of
-    the push that still goes on stays: its end decides, not somebody else's clean-up."""
+    """Two pushes staged the same plain name; one published it, another replaced it. When that is cleaned up, the
+    copy of the push that still goes on stays: its end decides, not somebody else's clean-up."""
     slow = table.start().entry_id
     stage(table, slow, ["x", "w"])
     push(table, ["x"])
@@ -590,3 +595,33 @@ def test_resolve_entry_knows_ids_beginnings_and_the_latest_by_zookeepers_order(t
         with pytest.raises(EntryNotFoundError):
             table.resolve_entry(wrong)
 
+
+# --- a lineage that Pinot wrote
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_entries_of_pinot_are_respected_and_kept_as_they_are(table: Table, hand: HandClock, packed: bool) -> None:
+    """Five elements, gzip, a custom map: routed by, checked against, kept through our writes, reverted on request."""
+    push(table, ["a", "b"])
+    theirs = "0c1b0a7e-0000-4000-8000-000000000001"
+    lineage = table.lineage()
+    entry = LineageEntry(theirs, "a", "p", EntryState.IN_PROGRESS, hand.now_ms, ("true",))
+    payload = codec.encode(replace(lineage.put(entry), custom_map={"who": "pinot"}))
+    path = table.store.paths.lineage("t")
+    node = table.store.session.get(path)
+    assert node is not None
+    table.store.session.commit([SetData(path, gzip.compress(payload) if packed else payload, node.version)])
+    assert visible(table) == {"a", "b"}
+    refused("from-replaced", StartRefusedError, table.start, ["a"])
+    refused("to-conflict", StartRefusedError, table.start, (), ["p"])
+    push(table, ["c"], ["b"])
+    assert table.lineage().entries[theirs] == entry
+    assert table.lineage().custom_map == {"who": "pinot"}
+    with pytest.raises(EntryNotFoundError):
+        table.end(theirs)
+    table.revert(theirs, force=True)
+    assert table.lineage().entries[theirs].extra == ("true",)
+    assert visible(table) == {"a", "c"}
+    hand.advance(2 * HOUR_MS)
+    assert table.cleanup().dropped == [theirs]
+    assert table.lineage().custom_map == {"who": "pinot"}

@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Callable
 
 import pytest
+
 from airflow_provider_segments.exceptions import (
     CorruptRecordError,
     EndRefusedError,
@@ -22,8 +23,7 @@ from airflow_provider_segments.lineage.start import AllVisible
 from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import SetData, ZooKeeperSession, ZooKeeperSettings, znrecord
-
+from airflow_provider_segments.zookeeper import SetData, ZooKeeperSession, znrecord
 from tests.support.sessions import settings
 from tests.support.tables import (
     HOUR_MS,
@@ -35,7 +35,6 @@ from tests.support.tables import (
     on_clock,
     on_session,
     push,
-    stage,
     unchanged,
     visible,
 )
@@ -78,7 +77,9 @@ def refuse(
     ids=["start", "config", "lineage", "cleanup", "snapshot"],
 )
 def test_an_unknown_table_is_refused_with_the_tables_there_are(table: Table, act: Callable[[Table], object]) -> None:
-    refuse(table, TableNotFoundError, "table 'none'.*apply (one|its config) first", lambda: act(table.store.table("none")))
+    refuse(
+        table, TableNotFoundError, "table 'none'.*apply (one|its config) first", lambda: act(table.store.table("none"))
+    )
 
 
 @pytest.mark.parametrize("act", [Table.open_stage, Table.end, Table.revert, Table.preview_revert, Table.staged])
@@ -152,7 +153,13 @@ def test_duplicates_are_refused_by_stage_and_end(table: Table) -> None:
 
 
 def test_from_that_is_not_visible_is_refused(table: Table) -> None:
-    refuse(table, RefusedError, "'gone' of 'from' is not visible", lambda: table.start(["a", "gone"]), rule="from-not-visible")
+    refuse(
+        table,
+        RefusedError,
+        "'gone' of 'from' is not visible",
+        lambda: table.start(["a", "gone"]),
+        rule="from-not-visible",
+    )
 
 
 def test_to_that_is_visible_is_refused(table: Table) -> None:
@@ -190,7 +197,9 @@ def test_a_name_that_ping_pongs_is_refused(table: Table) -> None:
     before = visible(table)
     attempt()
     assert visible(table) == before
-    assert "a" not in {record.name for shard in table._context.registry.of_entry(ticket.entry_id) for record in shard.records}
+    assert "a" not in {
+        record.name for shard in table._context.registry.of_entry(ticket.entry_id) for record in shard.records
+    }
 
 
 def test_a_visible_name_cannot_be_staged(table: Table) -> None:
@@ -212,7 +221,11 @@ def test_end_of_a_reverted_entry_is_refused(table: Table) -> None:
     entry_id = push(table)
     table.revert(entry_id)
     refuse(
-        table, RefusedError, f"entry {entry_id}: end refused.*REVERTED.*Start a new", lambda: table.end(entry_id), rule="reverted"
+        table,
+        RefusedError,
+        f"entry {entry_id}: end refused.*REVERTED.*Start a new",
+        lambda: table.end(entry_id),
+        rule="reverted",
     )
 
 
@@ -225,7 +238,7 @@ def test_end_with_a_missing_or_truncated_object_is_refused(table: Table, harm: s
     path.unlink() if harm == "missing" else path.write_bytes(b"")
     guard = f"/{table.store.paths.cluster}/ENTRIES/t/{entry_id}"
     before = contents(table.store)
-    with pytest.raises(EndRefusedError, match="x.*Run the build again") as caught:
+    with pytest.raises(EndRefusedError, match=r"x.*Run the build again") as caught:
         table.end(entry_id)
     assert caught.value.rule == rule
     after = contents(table.store)
@@ -311,7 +324,7 @@ def test_a_segment_record_that_no_znode_could_hold_is_refused(table: Table) -> N
     entry_id = table.start().entry_id
     ticket = table.open_stage(entry_id)
     segment = StagedSegment("ALL", SegmentRecord("s", "s.parquet", 1, 1, 1, columns={"c": ["x" * 1_100_000, "y", 0]}))
-    with pytest.raises(RecordTooLargeError, match="its largest record is .*SEGMENTS/t/ALL"):
+    with pytest.raises(RecordTooLargeError, match=r"its largest record is .*SEGMENTS/t/ALL"):
         table.stage(ticket, [segment])
     assert not table._context.registry.of_entry(entry_id)
 
@@ -335,7 +348,12 @@ def test_wrong_credentials_are_an_error_of_every_step_and_nothing_changes(
         entry_id = push(table, ["a"], end=False)
         other = settings(zk_hosts, username="eve", password="guess")
         with SegmentStore.connect(zookeeper=other, cluster=cluster, storage_uri=storage_uri) as wrong:
-            for act in (wrong.table("t").start, lambda: wrong.table("t").end(entry_id), wrong.table("t").snapshot, wrong.tables):
+            for act in (
+                wrong.table("t").start,
+                lambda: wrong.table("t").end(entry_id),
+                wrong.table("t").snapshot,
+                wrong.tables,
+            ):
                 refuse(table, MetadataUnavailableError, "denied access", act)
 
 
@@ -346,9 +364,15 @@ def config(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (config(segmentBuildConfig={"segmentGranularity": "FORTNIGHT"}), "granularity 'FORTNIGHT' is unknown; use one of HOUR"),
+        (
+            config(segmentBuildConfig={"segmentGranularity": "FORTNIGHT"}),
+            "granularity 'FORTNIGHT' is unknown; use one of HOUR",
+        ),
         (config(segmentBuildConfig={"segmentGranularity": 5}), "granularity 5 is unknown"),
-        (config(segmentsConfig={}, segmentBuildConfig={"segmentGranularity": "DAY"}), "DAY needs segmentsConfig.timeColumnName"),
+        (
+            config(segmentsConfig={}, segmentBuildConfig={"segmentGranularity": "DAY"}),
+            "DAY needs segmentsConfig.timeColumnName",
+        ),
         (config(segmentBuildConfig={"granularity": "DAY"}), "has no field granularity; it has compression"),
         (config(segmentBuildConfig={"targetRowsPerSegment": 0}), "targetRowsPerSegment must be a whole number above 0"),
         (config(segmentBuildConfig={"targetRowsPerSegment": True}), "targetRowsPerSegment must be a whole number"),

@@ -1,10 +1,13 @@
-"""Routing and the rules of start and revert, as pure functions. Numbers are those of the Pinot scenarios they come from."""
+"""Routing and the rules of start and revert, as pure functions. Numbers are those of Pinot's scenarios."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from airflow_provider_segments.exceptions import EntryNotFoundError, RevertRefusedError, StartRefusedError
 from airflow_provider_segments.lineage.routing import route
 from airflow_provider_segments.lineage.rules import (
@@ -15,8 +18,6 @@ from airflow_provider_segments.lineage.rules import (
     decide_start,
 )
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
-from hypothesis import given
-from hypothesis import strategies as st
 
 COMPLETED, IN_PROGRESS, REVERTED = EntryState.COMPLETED, EntryState.IN_PROGRESS, EntryState.REVERTED
 
@@ -101,7 +102,9 @@ ENTRIES = st.lists(
 
 
 @given(ENTRIES, st.sets(st.sampled_from("abcdef")), st.randoms())
-def test_the_order_of_entries_never_matters(entries: list[tuple[set[str], set[str], EntryState]], names: set[str], chance) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_of_entries_never_matters(
+    entries: list[tuple[set[str], set[str], EntryState]], names: set[str], chance
+) -> None:  # type: ignore[no-untyped-def]
     made = [(str(number), " ".join(a), " ".join(b), state) for number, (a, b, state) in enumerate(entries)]
     shuffled = list(made)
     chance.shuffle(shuffled)
@@ -153,7 +156,8 @@ def test_a_name_that_was_replaced_must_not_come_back(force: bool) -> None:
 
 
 def test_a_name_of_a_reverted_entry_is_refused_unless_forced() -> None:
-    """Hazard H8, stricter than Pinot, where the segment would stay invisible and be deleted. Forced, the name moves over."""
+    """Hazard H8, stricter than Pinot, where the segment would stay invisible and be deleted. Forced, the
+    name moves over."""
     stored = lineage(("e", "s1", "m n", REVERTED))
     refused("to-reverted", stored, "s1", "m", registered=REGISTERED)
     entry = start(stored, "s1", "m", registered=REGISTERED, force=True).lineage.entries["e"]
@@ -214,7 +218,9 @@ def test_a_push_to_a_refresh_table_must_replace_what_is_visible() -> None:
 
 
 def test_revert_of_an_entry_that_is_not_there_says_so() -> None:
-    with pytest.raises(EntryNotFoundError, match="no lineage entry e9: it was never made, or was cleaned up; the lineage has 1"):
+    with pytest.raises(
+        EntryNotFoundError, match="no lineage entry e9: it was never made, or was cleaned up; the lineage has 1"
+    ):
         check_revert(lineage(E2), "e9", force=True)
 
 

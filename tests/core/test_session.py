@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from airflow_provider_segments.exceptions import (
     InvalidConfigError,
     MetadataUnavailableError,
@@ -26,9 +27,19 @@ from airflow_provider_segments.zookeeper import (
     ZooKeeperSettings,
 )
 from airflow_provider_segments.zookeeper.embedded import free_port
-
 from tests.support.sessions import CountingSession, settings
-from tests.support.tables import build, contents, make_table, named, on_session, push, registered, stage, states, visible
+from tests.support.tables import (
+    build,
+    contents,
+    make_table,
+    named,
+    on_session,
+    push,
+    registered,
+    stage,
+    states,
+    visible,
+)
 from tests.support.tcp_proxy import TcpProxy
 
 
@@ -52,7 +63,9 @@ def conflict(session: ZooKeeperSession, *ops: Any) -> tuple[str, str]:
     return caught.value.op.path, caught.value.reason
 
 
-def test_a_set_at_the_version_that_was_read_succeeds_and_at_any_other_changes_nothing(session: ZooKeeperSession) -> None:
+def test_a_set_at_the_version_that_was_read_succeeds_and_at_any_other_changes_nothing(
+    session: ZooKeeperSession,
+) -> None:
     session.commit([Create("/a", b"1")])
     session.commit([SetData("/a", b"2", 0)])
     assert conflict(session, SetData("/a", b"3", 0)) == ("/a", "bad-version")
@@ -131,7 +144,9 @@ def test_no_server_is_one_clear_error(storage_uri: str) -> None:
         SegmentStore.connect(zookeeper=ZooKeeperSettings(hosts=hosts, connect_timeout=0.5), storage_uri=storage_uri)
 
 
-@pytest.mark.parametrize("wrong", [{"hosts": " "}, {"hosts": "h:1", "username": "u"}, {"hosts": "h:1", "password": "p"}])
+@pytest.mark.parametrize(
+    "wrong", [{"hosts": " "}, {"hosts": "h:1", "username": "u"}, {"hosts": "h:1", "password": "p"}]
+)
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidConfigError):
         ZooKeeperSettings(**wrong)
@@ -155,7 +170,7 @@ def test_znodes_made_with_credentials_are_closed_to_everybody_else(zk_hosts: str
                 lambda: eve.commit([Check(f"/{cluster}/deep", 0), Create(f"/{cluster}/b")]),
                 lambda: eve.ensure([f"/{cluster}/deep/er"]),
             ):
-                with pytest.raises(MetadataUnavailableError, match="denied access|other (digest )?credentials"):
+                with pytest.raises(MetadataUnavailableError, match=r"denied access|other (digest )?credentials"):
                     attempt()
     with ZooKeeperSession.connect(mine) as ann:
         node = ann.get(f"/{cluster}/a")
@@ -163,9 +178,7 @@ def test_znodes_made_with_credentials_are_closed_to_everybody_else(zk_hosts: str
         assert ann.children(f"/{cluster}") == ["a", "deep"]
 
 
-def test_a_whole_push_works_with_credentials_and_below_a_chroot(
-    zk_hosts: str, cluster: str, storage_uri: str
-) -> None:
+def test_a_whole_push_works_with_credentials_and_below_a_chroot(zk_hosts: str, cluster: str, storage_uri: str) -> None:
     mine = settings(f"{zk_hosts}/{cluster}/deep", username="ann", password="right")
     with SegmentStore.connect(zookeeper=mine, cluster="inner", storage_uri=storage_uri) as store:
         table = make_table(store)
@@ -219,7 +232,7 @@ def test_reads_outlive_a_broken_connection(proxy: TcpProxy, cluster: str) -> Non
 def test_a_read_without_an_answer_ends_in_a_clear_error(proxy: TcpProxy) -> None:
     with ZooKeeperSession.connect(settings(proxy.hosts, session_timeout=1.0, operation_timeout=0.5)) as session:
         proxy.refuse()
-        with pytest.raises(MetadataUnavailableError, match="did not answer a read within 0.5 s"):
+        with pytest.raises(MetadataUnavailableError, match=r"did not answer a read within 0\.5 s"):
             session.get("/")
 
 
@@ -288,7 +301,9 @@ class Start(Step):
 
     def check(self) -> None:
         assert sorted(states(self.table).values()) == ["COMPLETED", "IN_PROGRESS"]
-        assert len(self.table.store.session.children(f"/{self.table.store.paths.cluster}/ENTRIES/{self.table.name}")) == 2
+        assert (
+            len(self.table.store.session.children(f"/{self.table.store.paths.cluster}/ENTRIES/{self.table.name}")) == 2
+        )
         assert visible(self.table) == self.before
 
 
@@ -341,7 +356,8 @@ class Revert(Step):
 def test_a_step_whose_replies_are_lost_is_done_exactly_once(
     store: SegmentStore, proxy: TcpProxy, step: Callable[..., Any]
 ) -> None:
-    """For every write of the step, over a real socket: the write lands, its reply does not, the step finds its own work."""
+    """For every write of the step, over a real socket: the write lands, its reply does not, the step finds its own
+    work."""
     with Cutting.connect(settings(proxy.hosts)) as session:
         session.proxy = proxy
         remote = on_session(store, session)

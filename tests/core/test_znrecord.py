@@ -11,13 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from airflow_provider_segments.exceptions import CorruptRecordError, RecordTooLargeError
 from airflow_provider_segments.lineage import codec
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.zookeeper import znrecord
 from airflow_provider_segments.zookeeper.znrecord import WRITE_LIMIT, ZNRecord
-from hypothesis import given
-from hypothesis import strategies as st
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "pinot_znode_vectors.json").read_text())
 ENTRY = "0c1b0a7e-0000-4000-8000-000000000001"
@@ -76,7 +77,9 @@ def test_what_a_newer_pinot_wrote_behind_four_elements_is_kept(extra: tuple[str 
     assert json.loads(codec.encode(moved))["listFields"][ENTRY] == ["a,b", "c", "COMPLETED", "7", *extra]
 
 
-@pytest.mark.parametrize(("joined", "names"), [("", ()), (",", ()), ("a,,b,", ("a", "b")), ("s6,s6,s8", ("s6", "s6", "s8"))])
+@pytest.mark.parametrize(
+    ("joined", "names"), [("", ()), (",", ()), ("a,,b,", ("a", "b")), ("s6,s6,s8", ("s6", "s6", "s8"))]
+)
 def test_lists_are_split_as_pinot_splits_them(joined: str, names: tuple[str, ...]) -> None:
     """Empty tokens are dropped, order and duplicates kept, and the text is written back as it was. (Scenario 2.)"""
     read = codec.decode(record([joined, "x", "COMPLETED", "1"]), "t")

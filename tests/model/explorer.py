@@ -29,7 +29,7 @@ class Become:
 
 
 Actor = Callable[..., Generator[Any, Any, None]]
-_Local = tuple[tuple[Any, ...], tuple[Any, ...]] | None
+_ENDED = ("ended",)
 
 
 @dataclass(frozen=True)
@@ -58,68 +58,87 @@ def explore(
 
 
 class _Explorer(Generic[W]):
+    """Worlds and actors' memories are numbered, so that a state is a few small integers, and a step of one actor in one
+    world is computed once, whatever the other actors have done."""
+
     def __init__(self, actors: Mapping[str, Actor], violation: Callable[[W], str | None], limit: int) -> None:
         self.names = tuple(actors)
         self.actors = tuple(actors.values())
         self.violation = violation
         self.limit = limit
-        self.waiting: dict[tuple[int, _Local], Operation[W] | None] = {}
-        self.verdicts: dict[W, str | None] = {}
+        self.worlds: dict[W, int] = {}
+        self.world_list: list[W] = []
+        self.verdicts: list[str | None] = []
+        self.memories: dict[Any, int] = {}
+        self.memory_list: list[Any] = []
+        self.operations: list[Any] = []
+        self.steps: dict[tuple[int, int], tuple[int, int]] = {}
 
     def run(self, world: W) -> Exploration:
-        first = (world, tuple(self.settle(number, ((), ())) for number in range(len(self.actors))))
-        parents: dict[Any, tuple[Any, int] | None] = {first: None}
+        first = (self.number(world), *(self.settle(actor, (), ()) for actor in range(len(self.actors))))
+        parents: dict[tuple[int, ...], tuple[tuple[int, ...], int] | None] = {first: None}
         queue = deque([first])
         while queue:
             state = queue.popleft()
-            if problem := self.judge(state[0]):
+            if problem := self.verdicts[state[0]]:
                 return Exploration(len(parents), problem, self.history(parents, state))
-            for number, after in self.successors(state):
+            for actor in range(1, len(state)):
+                if self.operations[state[actor]] is None:
+                    continue
+                world_after, memory_after = self.step(state[actor], state[0])
+                after = (world_after, *state[1:actor], memory_after, *state[actor + 1 :])
                 if after not in parents:
-                    parents[after] = (state, number)
+                    parents[after] = (state, actor)
                     queue.append(after)
             if len(parents) > self.limit:
                 raise TooManyStatesError(f"more than {self.limit:,} states")
         return Exploration(len(parents), None, ())
 
-    def successors(self, state: Any) -> list[tuple[int, Any]]:
-        world, locals_ = state
-        found = []
-        for number, local in enumerate(locals_):
-            operation = self.waiting[number, local] if local is not None else None
-            if operation is None:
-                continue
-            after, result = operation(world)
-            moved = self.settle(number, (local[0], (*local[1], result)))
-            found.append((number, (after, (*locals_[:number], moved, *locals_[number + 1 :]))))
-        return found
+    def step(self, memory: int, world: int) -> tuple[int, int]:
+        if (memory, world) not in self.steps:
+            actor, arguments, results = self.memory_list[memory]
+            after, result = self.operations[memory](self.world_list[world])
+            self.steps[memory, world] = self.number(after), self.settle(actor, arguments, (*results, result))
+        return self.steps[memory, world]
 
-    def settle(self, number: int, local: _Local) -> _Local:
-        """Run an actor up to its next operation; ``None`` when it has ended."""
-        while local is not None and (number, local) not in self.waiting:
-            arguments, results = local
-            running = self.actors[number](*arguments)
-            try:
-                wanted = next(running)
-                for result in results:
-                    wanted = running.send(result)
-            except StopIteration:
-                return None
-            if isinstance(wanted, Become):
-                local = (wanted.arguments, ())
-            else:
-                self.waiting[number, local] = wanted
-        return local
+    def number(self, world: W) -> int:
+        if world not in self.worlds:
+            self.worlds[world] = len(self.world_list)
+            self.world_list.append(world)
+            self.verdicts.append(self.violation(world))
+        return self.worlds[world]
 
-    def judge(self, world: W) -> str | None:
-        if world not in self.verdicts:
-            self.verdicts[world] = self.violation(world)
-        return self.verdicts[world]
+    def settle(self, actor: int, arguments: tuple[Any, ...], results: tuple[Any, ...]) -> int:
+        """Run an actor up to its next operation; the operation is ``None`` when it has ended."""
+        memory: Any = (actor, arguments, results)
+        wanted: Any = None
+        while memory not in self.memories:
+            wanted = self.wanted(*memory)
+            if wanted is None:
+                memory = (actor, _ENDED, ())
+                break
+            if not isinstance(wanted, Become):
+                break
+            memory = (actor, wanted.arguments, ())
+        if memory not in self.memories:
+            self.memories[memory] = len(self.memory_list)
+            self.memory_list.append(memory)
+            self.operations.append(wanted)
+        return self.memories[memory]
 
-    def history(self, parents: dict[Any, Any], state: Any) -> tuple[str, ...]:
+    def wanted(self, actor: int, arguments: tuple[Any, ...], results: tuple[Any, ...]) -> Any:
+        running = self.actors[actor](*arguments)
+        try:
+            wanted = next(running)
+            for result in results:
+                wanted = running.send(result)
+        except StopIteration:
+            return None
+        return wanted
+
+    def history(self, parents: Mapping[Any, Any], state: Any) -> tuple[str, ...]:
         steps = []
         while parents[state] is not None:
-            state, number = parents[state]
-            operation = self.waiting[number, state[1][number]]
-            steps.append(f"{self.names[number]}: {getattr(operation, 'label', '?')}")
+            state, actor = parents[state]
+            steps.append(f"{self.names[actor - 1]}: {getattr(self.operations[state[actor]], 'label', '?')}")
         return tuple(reversed(steps))

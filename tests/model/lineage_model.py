@@ -24,7 +24,7 @@ REMOVAL = "the root remembers the lineage zxid of the last removal"
 ORDER = "a reader reads the lineage before the chunks"
 TO_GONE = "revert checks that what it hides is still registered"
 LEASE = "deletion waits for older leases"
-LEASE_FIRST = "a reader takes its lease before it reads the lineage"
+LEASE_FIRST = "a reader takes its lease before it reads the chunks"
 ALL_GUARDS = frozenset({STAGE, SEAL, BORN, MARK, REMOVAL, ORDER, TO_GONE, LEASE, LEASE_FIRST})
 
 IN_PROGRESS, COMPLETED, REVERTED = "IN_PROGRESS", "COMPLETED", "REVERTED"
@@ -95,9 +95,7 @@ class Lineage(NamedTuple):
 def base(*names: str) -> World:
     """A table that shows one old segment a chunk, of entries that have long left the lineage."""
     old = frozenset((name, chunk, 1) for name in names or ("o",) for chunk in CHUNKS)
-    return World(
-        shards=frozenset((segment, 0) for segment in old), truth=old, past=((0, old),), objects=old
-    )
+    return World(shards=frozenset((segment, 0) for segment in old), truth=old, past=((0, old),), objects=old)
 
 
 # --- what is visible, as readers decide it
@@ -254,7 +252,7 @@ class Actors:
             def start(world: World) -> World:
                 for entry, guard in zip(overlapping, guards, strict=True):
                     world = aborted(world, entry, guard) if guard.attempt else without(world, entry.name)
-                world = with_entry(world._replace(written=world.zxid), Entry(name, IN_PROGRESS, replaced=world.truth))
+                world = with_entry(world, Entry(name, IN_PROGRESS, replaced=world.truth))
                 return with_guard(world, Guard(name, OPEN, world.zxid))
 
             checked = guards[0] if guards else None
@@ -284,7 +282,9 @@ class Actors:
             for chunk in chunks:
                 shard = ((name, chunk, attempt), guard.born)
                 fence = guard if STAGE in self.on else None
-                if not (yield commit(f"stage {name}{chunk}", lambda world, shard=shard: staged(world, shard), guard=fence)):
+                if not (
+                    yield commit(f"stage {name}{chunk}", lambda world, shard=shard: staged(world, shard), guard=fence)
+                ):
                     yield Become("write")
             yield Become("finish")
 
@@ -303,7 +303,9 @@ class Actors:
                 yield Become()
             sealed = None
             if SEAL in self.on:
-                if not (yield commit("seal", lambda world: with_guard(world, guard._replace(state=SEALED)), guard=guard)):
+                if not (
+                    yield commit("seal", lambda world: with_guard(world, guard._replace(state=SEALED)), guard=guard)
+                ):
                     yield Become()
                 sealed = guard._replace(state=SEALED, version=guard.version + 1)
             found: frozenset[Any] = frozenset()
@@ -312,10 +314,12 @@ class Actors:
             mine = frozenset(shard for shard in found if shard[0][0] == name)
             current = frozenset(shard for shard in mine if shard[0][2] == guard.attempt)
             chosen = frozenset(shard for shard in current if only is None or shard[0][1] in only)
-            if only is None and not guard.done or len(chosen) < len(CHUNKS if only is None else only):
+            if (only is None and not guard.done) or len(chosen) < len(CHUNKS if only is None else only):
                 return
             rest = mine - chosen
-            if rest and not (yield commit("drop the rest", lambda world: removed(world, rest), guard=sealed, shards=rest)):
+            if rest and not (
+                yield commit("drop the rest", lambda world: removed(world, rest), guard=sealed, shards=rest)
+            ):
                 yield Become()
             lineage = yield READ_LINEAGE
             entry = entry_of(lineage.entries, name)
@@ -397,7 +401,11 @@ class Actors:
                 doomed = frozenset(
                     shard
                     for shard in found
-                    if (shard[0][0] == name if entry.state == REVERTED else shard[0][:2] in gone and shard[0][0] not in settled)
+                    if (
+                        shard[0][0] == name
+                        if entry.state == REVERTED
+                        else shard[0][:2] in gone and shard[0][0] not in settled
+                    )
                 )
                 if doomed:
                     left = True
@@ -415,26 +423,25 @@ class Actors:
         """Takes one snapshot; with a lease, also opens its objects."""
         lease = step("take a lease", lambda world: (_leased(world, "r"), None))
 
-        def run(lineage: Lineage | None = None) -> Actor:
-            if lineage is None:
-                if leased and LEASE_FIRST in self.on:
-                    yield lease
-                found: frozenset[Any] = frozenset()
-                if ORDER not in self.on:
-                    found = yield from _read_chunks()
-                read = yield READ_LINEAGE
-                if leased and LEASE_FIRST not in self.on:
-                    yield lease
-                if ORDER in self.on:
-                    found = yield from _read_chunks()
-                removed_at, _ = yield READ_ROOT
-                if removed_at > read.zxid:
-                    yield Become()
-                born = frozenset(segment for segment, at in found if at <= read.zxid or BORN not in self.on)
-                seen = shows(read.entries, born)
-                yield step("compare", lambda world: (compared(world, read.zxid, seen), None))
-                if leased:
-                    yield step("open the objects", lambda world: (_opened(world, seen), None))
+        def run() -> Actor:
+            if leased and LEASE_FIRST in self.on:
+                yield lease
+            found: frozenset[Any] = frozenset()
+            if ORDER not in self.on:
+                found = yield from _read_chunks()
+            read = yield READ_LINEAGE
+            if ORDER in self.on:
+                found = yield from _read_chunks()
+            removed_at, _ = yield READ_ROOT
+            if removed_at > read.zxid:
+                yield Become()
+            if leased and LEASE_FIRST not in self.on:
+                yield lease
+            born = frozenset(segment for segment, at in found if at <= read.zxid or BORN not in self.on)
+            seen = shows(read.entries, born)
+            yield step("compare", lambda world: (compared(world, read.zxid, seen), None))
+            if leased:
+                yield step("open the objects", lambda world: (_opened(world, seen), None))
 
         return run
 

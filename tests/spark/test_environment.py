@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.spark import environment, settings
+from airflow_provider_segments.storage import open_store
 
 
 def test_the_installed_spark_and_python_come_first() -> None:
@@ -57,7 +58,7 @@ def test_credentials_come_from_the_environment_and_are_not_shown() -> None:
     assert options == {"access_key": "AK", "secret_key": "hush-1"}
     zookeeper = settings.zookeeper_settings("zk:2181", given)
     assert (zookeeper.username, zookeeper.password, zookeeper.use_ssl) == ("me", "hush-2", True)
-    assert "hush" not in repr(settings.StorageAccess("s3://b", options)) + repr(zookeeper)
+    assert "hush" not in repr(open_store("s3://b", **options)) + repr(zookeeper)
     assert set(settings.worker_environment(given)) == {name for name, value in given.items() if value} - {"HOME"}
     with pytest.raises(InvalidConfigError, match="SEGMENTS_ZK_USE_SSL must be true or false"):
         settings.zookeeper_settings("zk:2181", {"SEGMENTS_ZK_USE_SSL": "maybe"})

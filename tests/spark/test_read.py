@@ -69,10 +69,10 @@ def test_both_readers_agree(spark: SparkSession, make_table: MakeTable) -> None:
     native, arrow = (read_table(spark, table.store, "events", through_arrow=one) for one in (False, True))
     assert native.schema == arrow.schema
     at = F.timestamp_millis(F.lit(parse_time("2013-01-12T06:00:00")).cast("bigint"))
+    x, half, when = F.col("x"), F.col("half"), F.col("at")
     filters: list[Any] = [
-        F.lit(True), F.col("x") == 7, F.col("x").isin(1, 100, 1000), F.col("x") > 110, F.col("x") <= 3,
-        F.col("half").isNull(), F.col("half").isNotNull(), F.col("half") > 50.0, F.col("at") >= at, F.col("at") == at, F.col("at") < at,
-        (F.col("x") % 2 == 0) & (F.col("x") < 20), F.col("list")[0] == 5, F.col("x") != 3,
+        F.lit(True), x == 7, x.isin(1, 100, 1000), x > 110, x <= 3, half.isNull(), half.isNotNull(), half > 50.0,
+        when >= at, when == at, when < at, (x % 2 == 0) & (x < 20), F.col("list")[0] == 5, x != 3,
     ]  # fmt: skip
     for one in filters:
         found = [sorted(map(str, frame.filter(one).collect())) for frame in (native, arrow)]

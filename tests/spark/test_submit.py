@@ -48,6 +48,7 @@ def test_a_year_of_flights(
     assert table.snapshot().rows == FLIGHTS
 
 
+@pytest.mark.slow
 def test_a_refusal_is_one_clear_line_and_an_exit_code(
     make_table: MakeTable, zk_hosts: str, cluster: str, storage_uri: str
 ) -> None:

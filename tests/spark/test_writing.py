@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from airflow_provider_segments.exceptions import InvalidNameError, ObjectExistsError, SourceDataError
 from airflow_provider_segments.model.interval import Granularity
 from airflow_provider_segments.model.segment import StagedSegment
-from airflow_provider_segments.spark.settings import StorageAccess
 from airflow_provider_segments.spark.statistics import ColumnStatistics
 from airflow_provider_segments.spark.writing import WriteJob, utc, write_partition
 from airflow_provider_segments.storage.local import LocalStore
@@ -43,7 +42,7 @@ def make_job(folder: Path, **changes: Any) -> WriteJob:
         "statistics_columns": ("x",),
         "spark_schema": "{}",
         "slices": {},
-        "storage": StorageAccess(folder.as_uri()),
+        "storage": LocalStore(folder),
     }
     return WriteJob(**{**given, **changes})
 

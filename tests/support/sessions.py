@@ -57,7 +57,7 @@ class DyingSession(CountingSession):
 
 
 class LossySession(CountingSession):
-    """Reports a broken connection for transactions that ``decide`` picks: ``before`` sending it, ``after`` it landed."""
+    """Reports a broken connection for writes that ``decide`` picks: ``before`` they are sent, ``after`` they landed."""
 
     decide: Callable[[], str] = staticmethod(lambda: "")
 

@@ -135,7 +135,8 @@ def states(table: Table) -> dict[str, str]:
 
 
 def everything(session: ZooKeeperSession, path: str) -> dict[str, Node]:
-    """Every znode below ``path`` with its data, versions and zxids: equal before and after means nothing was written."""
+    """Every znode below ``path`` with its data, versions and zxids: equal before and after means nothing was
+    written."""
     found: dict[str, Node] = {}
     level = [path]
     while level:

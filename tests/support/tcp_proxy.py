@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -14,15 +15,15 @@ class TcpProxy:
     """Forwards ``127.0.0.1:port`` to ``target``; use it in a ``with``.
 
     ``delay`` is added to every reply, in seconds. :meth:`drop_replies` lets requests through and swallows what comes
-    back, :meth:`cut` closes every connection, :meth:`refuse` also turns new ones away until :meth:`heal`. ``on_request``
-    sees every block a client sends, before it is forwarded.
+    back, :meth:`cut` closes every connection, :meth:`refuse` also turns new ones away until :meth:`heal`.
+    ``on_request`` sees every block a client sends, before it is forwarded.
     """
 
     def __init__(self, target: str) -> None:
         host, port = target.rsplit(":", 1)
         self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.hosts = "127.0.0.1:%d" % self._listener.getsockname()[1]
+        self.hosts = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.delay = 0.0
         self.on_request: Callable[[bytes], None] = lambda block: None
         self._dropping = threading.Event()
@@ -39,10 +40,8 @@ class TcpProxy:
         with self._lock:
             doomed, self._open = self._open, set()
         for connection in doomed:
-            try:
+            with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             connection.close()
 
     def refuse(self) -> None:
@@ -118,8 +117,6 @@ def _send(connection: socket.socket, block: bytes) -> bool:
 
 def _hang_up(*connections: socket.socket) -> None:
     for connection in connections:
-        try:
+        with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         connection.close()

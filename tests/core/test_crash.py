@@ -1,0 +1,331 @@
+"""Every step is killed at each of its writes, enumerated: right before it is sent, and right after it landed.
+
+A child process runs the step through a session that ends the process (``os._exit``, nothing is cleaned up) at the k-th
+write; k counts up until the step survives. Afterwards readers see exactly the old table or the new one, and the same
+call again, or a clean-up, brings everything to where one uninterrupted run would have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from airflow_provider_segments.deletion.mark import PendingDeletion
+from airflow_provider_segments.lineage.guard import GuardState
+from airflow_provider_segments.model.lineage import EntryState
+from airflow_provider_segments.store import SegmentStore, Table
+from tests.support.sessions import DyingSession, settings
+from tests.support.tables import (
+    DAY_MS,
+    HandClock,
+    build,
+    make_table,
+    named,
+    object_path,
+    on_clock,
+    on_session,
+    push,
+    registered,
+    stage,
+    states,
+    visible,
+)
+
+MOST_WRITES = 60
+
+
+class Case:
+    """A table of its own, a step on it, and what must be true after the step was killed and after it was run again."""
+
+    kind = "APPEND"
+
+    def __init__(self, store: SegmentStore, name: str) -> None:
+        self.hand = HandClock()
+        self.store = on_clock(store, self.hand.clock())
+        self.table = make_table(self.store, name, self.kind)
+        self.old = push(self.table, ["a", "b", "c"])
+        self.prepare()
+        self.before = visible(self.table)
+
+    def prepare(self) -> None:
+        """Bring the table to where the step begins."""
+
+    def act(self, table: Table) -> None:
+        """The step, as its task runs it; the same for every attempt."""
+        raise NotImplementedError
+
+    def after(self) -> set[str]:
+        """What readers see once it is done."""
+        return self.before
+
+    def check_done(self) -> None:
+        """What else is true once it is done."""
+
+    def begin(self, count: int = 3) -> None:
+        """A push that replaces a and b, with its segments staged."""
+        self.entry_id = self.table.start(["a", "b"], identity="me").entry_id
+        self.names = named(self.table, self.entry_id, count)
+        stage(self.table, self.entry_id, self.names, chunks=("2013-01-01", "2013-03-01"))
+
+
+class Start(Case):
+    def act(self, table: Table) -> None:
+        table.start(["a", "b"], identity="me")
+
+    def check_done(self) -> None:
+        assert sorted(states(self.table).values()) == ["COMPLETED", "IN_PROGRESS"]
+
+
+class ForcedStart(Case):
+    """On a REFRESH table, where it also reverts a push and lets the snapshot before the last one go."""
+
+    kind = "REFRESH"
+
+    def prepare(self) -> None:
+        push(self.table, ["d", "e"])
+        self.other = push(self.table, ["f"], end=False)
+
+    def act(self, table: Table) -> None:
+        table.start(identity="me", force_cleanup=True)
+
+    def check_done(self) -> None:
+        assert states(self.table)[self.other] == "REVERTED"
+        assert registered(self.table) == {"d", "e", "f"}
+
+
+class OpenStage(Case):
+    def prepare(self) -> None:
+        self.entry_id = self.table.start(identity="me").entry_id
+
+    def act(self, table: Table) -> None:
+        table.open_stage(self.entry_id)
+
+    def check_done(self) -> None:
+        stage(self.table, self.entry_id, ["x"])
+        self.table.end(self.entry_id)
+        assert visible(self.table) == registered(self.table) == {"a", "b", "c", "x"}
+
+
+class Stage(Case):
+    """A new attempt, as a retried task makes it; in chunks that exist and in new ones."""
+
+    def prepare(self) -> None:
+        self.entry_id = self.table.start(["a", "b"], identity="me").entry_id
+        self.names = named(self.table, self.entry_id, 4)
+
+    def act(self, table: Table) -> None:
+        chunks = ("2013-01-01", "2013-02-01", "2013-03-01")
+        stage(table, self.entry_id, self.names, chunks=chunks)
+
+    def check_done(self) -> None:
+        assert set(self.table.staged(self.entry_id).names) == set(self.names)
+        self.table.end(self.entry_id)
+        assert visible(self.table) == {"c", *self.names}
+        assert registered(self.table) == {"a", "b", "c", *self.names}
+
+
+class StageAgain(Stage):
+    """The same attempt, as ``stage`` called again with its own ticket."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.ticket = self.table.open_stage(self.entry_id)
+        self.segments = build(self.table, self.ticket, self.names, chunks=("2013-01-01", "2013-02-01"))
+
+    def act(self, table: Table) -> None:
+        table.stage(self.ticket, self.segments)
+
+
+class End(Case):
+    def prepare(self) -> None:
+        self.begin()
+
+    def act(self, table: Table) -> None:
+        table.end(self.entry_id)
+
+    def after(self) -> set[str]:
+        return {"c", *self.names}
+
+    def check_done(self) -> None:
+        assert states(self.table)[self.entry_id] == "COMPLETED"
+
+
+class EndWithPart(End):
+    """An end that also drops what is not in ``to``, and what an earlier attempt has left."""
+
+    def prepare(self) -> None:
+        self.entry_id = self.table.start(["a", "b"], identity="me").entry_id
+        stage(self.table, self.entry_id, ["old1", "old2"])
+        self.names = named(self.table, self.entry_id, 2)
+        stage(self.table, self.entry_id, [*self.names, "rest"], chunks=("2013-01-01", "2013-03-01", "2013-04-01"))
+
+    def act(self, table: Table) -> None:
+        table.end(self.entry_id, self.names)
+
+    def check_done(self) -> None:
+        super().check_done()
+        assert registered(self.table) == {"a", "b", "c", *self.names}
+
+
+class Revert(Case):
+    def prepare(self) -> None:
+        self.begin()
+        self.table.end(self.entry_id)
+
+    def act(self, table: Table) -> None:
+        table.revert(self.entry_id, identity="rollback")
+
+    def after(self) -> set[str]:
+        return {"a", "b", "c"}
+
+    def check_done(self) -> None:
+        assert states(self.table)[self.entry_id] == "REVERTED"
+
+
+class RevertForced(Case):
+    def prepare(self) -> None:
+        self.begin()
+
+    def act(self, table: Table) -> None:
+        table.revert(self.entry_id, force=True, identity="rollback")
+
+    def check_done(self) -> None:
+        assert states(self.table)[self.entry_id] == "REVERTED"
+
+
+class Cleanup(Case):
+    """Two cycles over a completed, a reverted and an abandoned push."""
+
+    def prepare(self) -> None:
+        push(self.table, ["d"], ["a"])
+        self.table.revert(push(self.table, ["e", "f"], ["b"]))
+        push(self.table, ["g", "h"], end=False)
+        self.hand.advance(2 * DAY_MS)
+
+    def act(self, table: Table) -> None:
+        for _ in range(3):
+            table.cleanup()
+
+    def check_done(self) -> None:
+        self.hand.advance(DAY_MS)
+        for _ in range(3):
+            self.table.cleanup()
+        assert registered(self.table) == visible(self.table) == {"b", "c", "d"}
+        assert not self.table.lineage().entries and self.table.lineage().custom_map is None
+        assert not self.store.session.children(f"/{self.store.paths.cluster}/ENTRIES/{self.table.name}")
+
+
+STEPS = [Start, ForcedStart, OpenStage, Stage, StageAgain, End, EndWithPart, Revert, RevertForced, Cleanup]
+
+
+def killed(case: Case, hosts: str, at: int, *, landed: bool) -> bool:
+    """Run the step in a child that dies at its ``at``-th write; whether it died."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with DyingSession.connect(settings(hosts)) as session:
+                session.writes, session.at, session.landed = 0, at, landed
+                case.act(on_session(case.store, session).table(case.table.name))
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 9), f"the step failed by itself (exit {status})"
+    return status == 9
+
+
+def check_consistent(table: Table) -> None:
+    """What must hold at every moment: lineage, guards, registry, queue and objects agree."""
+    lineage = table.lineage()
+    guards = table._context.records.guards(
+        table.store.session.children(f"/{table.store.paths.cluster}/ENTRIES/{table.name}")
+    )
+    assert set(guards) == set(lineage.entries)
+    legal = {
+        EntryState.IN_PROGRESS: {GuardState.OPEN, GuardState.SEALED},
+        EntryState.COMPLETED: {GuardState.COMPLETED},
+        EntryState.REVERTED: {GuardState.REVERTED},
+    }
+    for entry in lineage:
+        assert guards[entry.entry_id].guard.state in legal[entry.state], entry
+    shards = table._context.registry.read(lambda _: True).shards
+    known = {f"{table.name}/{shard.name.entry_id}/{record.file}" for shard in shards for record in shard.records}
+    session, path = table.store.session, table.store.paths.pending_deletions
+    nodes = session.get_many([f"{path}/{name}" for name in session.children(path)])
+    messages = [msgspec.json.decode(node.data, type=PendingDeletion) for node in nodes if node is not None]
+    queued = {key for message in messages for key, _, _ in message.objects if message.table == table.name}
+    swept = {message.entry_id for message in messages if not message.objects}
+    assert not known & queued, "a registered object is queued for deletion"
+    root = object_path(table, "")
+    for file in (root / table.name).rglob("*.parquet"):
+        key = str(file.relative_to(root))
+        entry_id = key.split("/")[1]
+        announced = entry_id in lineage.entries or entry_id in swept or key in known | queued
+        assert announced, f"nobody knows of the object {key}"
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["before the write", "after the write"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_killed_at_any_write_leaves_old_or_new_and_can_be_run_again(
+    store: SegmentStore, zk_hosts: str, step: Callable[[SegmentStore, str], Case], landed: bool
+) -> None:
+    for at in range(1, MOST_WRITES):
+        case = step(store, f"t{at}")
+        died = killed(case, zk_hosts, at, landed=landed)
+        assert visible(case.table) in (case.before, case.after())
+        check_consistent(case.table)
+        if died:
+            case.act(case.table)
+        assert visible(case.table) == case.after()
+        check_consistent(case.table)
+        case.check_done()
+        check_consistent(case.table)
+        if not died:
+            print(f"{step.__name__}: killed at each of {at - 1} writes")
+            assert at > 1
+            return
+    raise AssertionError("the step never ran out of writes")
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["before the write", "after the write"])
+@pytest.mark.parametrize("step", [Start, OpenStage, Stage, End, EndWithPart])
+def test_a_step_killed_at_any_write_can_also_be_given_up(
+    store: SegmentStore, zk_hosts: str, step: Callable[[SegmentStore, str], Case], landed: bool
+) -> None:
+    """Nobody runs it again: the push is reverted, or just left to the clean-up, and nothing of it stays."""
+    for at in range(1, MOST_WRITES):
+        case = step(store, f"t{at}")
+        died = killed(case, zk_hosts, at, landed=landed)
+        for entry in list(case.table.lineage()):
+            if at % 2 and entry.state is EntryState.IN_PROGRESS:
+                case.table.revert(entry.entry_id, force=True)
+        seen = visible(case.table)
+        assert seen in (case.before, case.after())
+        for _ in range(4):
+            case.hand.advance(2 * DAY_MS)
+            case.table.cleanup()
+        assert visible(case.table) == registered(case.table) == seen
+        assert not case.table.lineage().entries
+        check_consistent(case.table)
+        if not died:
+            return
+    raise AssertionError("the step never ran out of writes")
+
+
+def test_the_harness_notices_a_write_that_is_not_counted(store: SegmentStore, zk_hosts: str) -> None:
+    """The sweep enumerates every change of ZooKeeper: its count is the number of zxids a step takes."""
+    case = End(store, "t")
+    with DyingSession.connect(settings(zk_hosts)) as session:
+        session.ensure([f"/{store.paths.cluster}/probe"])
+        before = store.session.get(f"/{store.paths.cluster}/probe")
+        session.writes = 0
+        case.act(on_session(case.store, session).table("t"))
+        counted = session.writes
+        session.ensure([f"/{store.paths.cluster}/probe2"])
+        after = store.session.get(f"/{store.paths.cluster}/probe2")
+    assert before is not None and after is not None
+    assert after.czxid - before.czxid == counted + 1

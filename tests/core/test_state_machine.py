@@ -1,0 +1,385 @@
+"""Random sequences of calls against a real ZooKeeper, compared with a model of a few dictionaries.
+
+Several pushes are open at once, starts are forced, wrong calls are made, hours pass, zombies come back, and connections
+are lost before or after a write landed. After every call the table must show what the model says, hold what the model
+says, and have its entries in the states the model says.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError, SnapshotRefusedError
+from airflow_provider_segments.lineage.stage import StageTicket
+from airflow_provider_segments.model.names import entry_tag
+from airflow_provider_segments.store import SegmentStore
+from tests.support.sessions import LossySession
+from tests.support.sessions import settings as zk_settings
+from tests.support.tables import DAY_MS, HOUR_MS, QUICK, HandClock, build, make_table, registered, states, visible
+
+CLUSTERS = itertools.count()
+LOSSES = st.lists(st.sampled_from(["", "", "before", "after"]), max_size=5)
+
+
+@dataclass
+class Push:
+    """What the model knows of an entry. ``held`` are its registered names by attempt."""
+
+    entry_id: str
+    replaced: frozenset[str]
+    at_ms: int
+    state: str = "IN_PROGRESS"
+    attempt: int = 0
+    done: bool = False
+    sealed: bool = False
+    brought: frozenset[str] = frozenset()
+    cleaning: bool = False
+    dropped: bool = False
+    content: frozenset[str] = frozenset()
+    held: dict[int, set[str]] = field(default_factory=dict)
+
+    @property
+    def current(self) -> set[str]:
+        return self.held.get(self.attempt, set()) if self.done else set()
+
+    def names(self) -> set[str]:
+        return set().union(*self.held.values())
+
+
+class Refused(Exception):  # noqa: N818 - the model's word for what must be refused
+    """The model expects a refusal with one of these rules, or an unknown entry."""
+
+    def __init__(self, *rules: str) -> None:
+        self.rules = rules
+
+
+class TableMachine(RuleBasedStateMachine):
+    """One table, REFRESH or APPEND."""
+
+    def __init__(self, session: LossySession, store: SegmentStore) -> None:
+        super().__init__()
+        self.session = session
+        self.hand = HandClock()
+        self.losses: list[str] = []
+        session.decide = lambda: self.losses.pop() if self.losses else ""  # type: ignore[method-assign]
+        cluster = f"{store.paths.cluster}_{next(CLUSTERS)}"
+        self.store = SegmentStore(session, cluster, store.storage, clock=self.hand.clock(), retry=QUICK)
+        self.pushes: list[Push] = []
+        self.tickets: list[tuple[StageTicket, Push]] = []
+        self.content: frozenset[str] = frozenset()
+        self.count = 0
+        self.removals = 0
+
+    @initialize(kind=st.sampled_from(["APPEND", "REFRESH"]))
+    def make(self, kind: str) -> None:
+        self.refresh = kind == "REFRESH"
+        self.table = make_table(self.store, self.store.paths.cluster, kind)
+
+    def call(self, losses: list[str], expected: Any, act: Any, *arguments: Any, **how: Any) -> Any:
+        """Ask the model first, then the table; both do it, or both refuse. Returns (model's answer, table's answer)."""
+        try:
+            wanted = expected()
+        except Refused as refusal:
+            with pytest.raises((RefusedError, EntryNotFoundError)) as caught:
+                act(*arguments, **how)
+            if isinstance(caught.value, RefusedError):
+                assert caught.value.rule in refusal.rules
+            else:
+                assert not refusal.rules
+            return None
+        self.losses = list(losses)
+        answer = act(*arguments, **how)
+        self.losses = []
+        return wanted, answer
+
+    def pick(self, data: st.DataObject, *, live: bool = False) -> Push:
+        open_ones = [push for push in self.pushes if push.state == "IN_PROGRESS" and not push.dropped]
+        return data.draw(st.sampled_from(open_ones if live and open_ones else self.pushes))
+
+    # --- calls
+
+    @rule(data=st.data(), force=st.booleans(), everything=st.booleans(), losses=LOSSES)
+    def start(self, data: st.DataObject, force: bool, everything: bool, losses: list[str]) -> None:
+        chosen = sorted(self.content)
+        if not everything:
+            chosen = data.draw(st.lists(st.sampled_from(chosen), unique=True, max_size=3)) if chosen else []
+        self.count += 1
+        identity = str(self.count)
+
+        def model() -> tuple[list[Push], list[Push]]:
+            names = frozenset(chosen)
+            if self.refresh and not names and self.content:
+                raise Refused("refresh-must-replace")
+            overlapping = [
+                push
+                for push in self.live("IN_PROGRESS")
+                if push.replaced & names or (self.refresh and not push.replaced and not names)
+            ]
+            if overlapping and not force:
+                raise Refused("from-replaced", "initial-conflict")
+            cleaning = [
+                push
+                for push in self.live("COMPLETED")
+                if force and self.refresh and names and push.replaced and push.brought == names and not push.cleaning
+            ]
+            return overlapping, cleaning
+
+        if not (result := self.call(losses, model, self.table.start, chosen, identity=identity, force_cleanup=force)):
+            return
+        (overlapping, cleaning), started = result
+        for push in overlapping:
+            if push.attempt:
+                self.revert_model(push)
+            else:
+                push.dropped = True
+        for push in cleaning:
+            push.cleaning = True
+            self.remove(push.replaced)
+        self.pushes.append(Push(started.entry_id, frozenset(chosen), self.hand.now_ms))
+
+    @rule(data=st.data(), force=st.booleans(), number=st.integers(1, 3), losses=LOSSES)
+    def replace_everything(self, data: st.DataObject, force: bool, number: int, losses: list[str]) -> None:
+        """A whole push. Random calls alone rarely add up to one."""
+        self._whole(data, force, everything=True, number=number, losses=losses)
+
+    @rule(data=st.data(), force=st.booleans(), number=st.integers(1, 3), losses=LOSSES)
+    def replace_some(self, data: st.DataObject, force: bool, number: int, losses: list[str]) -> None:
+        self._whole(data, force, everything=False, number=number, losses=losses)
+
+    def _whole(self, data: st.DataObject, force: bool, *, everything: bool, number: int, losses: list[str]) -> None:
+        known = len(self.pushes)
+        self.start(data, force, everything, [])
+        if len(self.pushes) == known:
+            return
+        push = self.pushes[-1]
+        self._open(push, losses)
+        self._stage(*self.tickets[-1], number, losses)
+        self._end(push, None, losses)
+
+    @precondition(lambda self: self.pushes)
+    @rule(data=st.data())
+    def start_from_what_is_hidden(self, data: st.DataObject) -> None:
+        push = self.pick(data)
+        names = sorted((push.names() | push.replaced) - self.content) or ["never"]
+        with pytest.raises(RefusedError, match="from-not-visible"):
+            self.table.start(names[:1])
+
+    @precondition(lambda self: self.pushes)
+    @rule(data=st.data(), losses=LOSSES)
+    def open_stage(self, data: st.DataObject, losses: list[str]) -> None:
+        self._open(self.pick(data, live=True), losses)
+
+    def _open(self, push: Push, losses: list[str]) -> None:
+        def model() -> None:
+            self.check_known(push)
+            if push.state != "IN_PROGRESS":
+                raise Refused("completed", "reverted")
+
+        if not (result := self.call(losses, model, self.table.open_stage, push.entry_id)):
+            return
+        ticket = result[1]
+        assert ticket.attempt > push.attempt  # a lost reply may have cost a number
+        push.attempt, push.done, push.sealed = ticket.attempt, False, False
+        self.tickets.append((ticket, push))
+
+    @precondition(lambda self: self.tickets)
+    @rule(data=st.data(), number=st.integers(0, 3), newest=st.booleans(), losses=LOSSES)
+    def stage(self, data: st.DataObject, number: int, newest: bool, losses: list[str]) -> None:
+        self._stage(*(self.tickets[-1] if newest else data.draw(st.sampled_from(self.tickets))), number, losses)
+
+    def _stage(self, ticket: StageTicket, push: Push, number: int, losses: list[str]) -> None:
+        names = [f"{entry_tag(push.entry_id)}_{ticket.attempt}_{index}" for index in range(number)]
+
+        def model() -> None:
+            self.check_known(push)
+            if push.state != "IN_PROGRESS" or push.sealed:
+                raise Refused("completed", "reverted", "sealed")
+            if push.attempt != ticket.attempt:
+                raise Refused("superseded")
+            if push.done and push.held[ticket.attempt] != set(names):
+                raise Refused("staged-differently")
+
+        if self.call(losses, model, self.table.stage, ticket, build(self.table, ticket, names)):
+            push.held[ticket.attempt] = set(names)
+            push.done = True
+
+    @precondition(lambda self: self.pushes)
+    @rule(data=st.data(), part=st.booleans(), losses=LOSSES)
+    def end(self, data: st.DataObject, part: bool, losses: list[str]) -> None:
+        push = self.pick(data, live=True)
+        self._end(push, sorted(push.current)[:1] if part and push.current else None, losses)
+
+    def _end(self, push: Push, wanted: list[str] | None, losses: list[str]) -> None:
+        def model() -> frozenset[str] | None:
+            self.check_known(push)
+            if push.state == "REVERTED":
+                raise Refused("reverted")
+            if push.state == "COMPLETED":
+                return None
+            push.sealed = True
+            if push.attempt and not push.done:
+                raise Refused("stage-unfinished")
+            if not push.current:
+                raise Refused("nothing-staged")
+            return frozenset(wanted or push.current)
+
+        result = self.call(losses, model, self.table.end, push.entry_id, wanted)
+        if result is None or result[0] is None:
+            return
+        push.brought = result[0]
+        assert set(result[1].segments_to) == push.brought
+        push.held = {push.attempt: set(push.brought)}
+        push.state, push.at_ms = "COMPLETED", self.hand.now_ms
+        self.content = self.content - push.replaced | push.brought
+        push.content = self.content
+
+    @precondition(lambda self: self.pushes)
+    @rule(data=st.data(), force=st.booleans(), newest=st.booleans(), losses=LOSSES)
+    def revert(self, data: st.DataObject, force: bool, newest: bool, losses: list[str]) -> None:
+        push = self.pushes[-1] if newest else self.pick(data)
+
+        def model() -> None:
+            self.check_known(push)
+            if push.state == "REVERTED":
+                raise Refused("already-reverted")
+            if push.state == "IN_PROGRESS" and not force:
+                raise Refused("in-progress")
+            if push.cleaning:
+                raise Refused("replaced-are-deleted")
+            if any(other.replaced & push.brought for other in self.live("IN_PROGRESS", "COMPLETED")):
+                raise Refused("built-upon")
+            if push.state == "COMPLETED" and not push.replaced | push.brought <= self.held():
+                raise Refused("from-gone", "to-gone")
+
+        if self.call(losses, model, self.table.revert, push.entry_id, force=force):
+            self.revert_model(push)
+
+    @rule(losses=LOSSES)
+    def clean_up(self, losses: list[str]) -> None:
+        """With losses a pass may find the work of its own lost write and go a cycle further: then compare where both
+        end."""
+        for _ in range(3 if any(losses) else 1):
+            self.losses = list(losses)
+            self.table.cleanup()
+            losses = []
+            self.losses = []
+            self.clean_model()
+
+    @rule(hours=st.sampled_from([1, 3, 5, 25, -2]))
+    def let_time_pass(self, hours: int) -> None:
+        self.hand.advance(hours * HOUR_MS + 1)
+
+    @precondition(lambda self: self.pushes)
+    @rule(data=st.data())
+    def look_back(self, data: st.DataObject) -> None:
+        """The table as of an entry is what it was then, or refused because something of it was removed."""
+        push = self.pick(data)
+        try:
+            snapshot = self.table.snapshot(as_of=push.entry_id)
+        except EntryNotFoundError:
+            assert push.dropped
+        except SnapshotRefusedError as refused:
+            assert refused.rule == ("history-cleaned" if push.state == "COMPLETED" else "not-completed")
+            assert push.state != "COMPLETED" or self.removals
+        else:
+            assert push.state == "COMPLETED" and set(snapshot.names) == push.content
+
+    @rule()
+    def call_for_an_entry_that_never_was(self) -> None:
+        for act in (self.table.end, self.table.revert, self.table.open_stage):
+            with pytest.raises(EntryNotFoundError):
+                act("00000000-0000-4000-8000-000000000000")
+
+    # --- the model
+
+    def live(self, *wanted: str) -> list[Push]:
+        return [push for push in self.pushes if push.state in wanted and not push.dropped]
+
+    def check_known(self, push: Push) -> None:
+        if push.dropped:
+            raise Refused
+
+    def held(self) -> set[str]:
+        return set().union(*(push.names() for push in self.pushes))
+
+    def remove(self, names: frozenset[str] | set[str]) -> int:
+        removed = names & self.held()
+        self.removals += len(removed)
+        for push in self.pushes:
+            push.held = {attempt: held - names for attempt, held in push.held.items()}
+        return len(removed)
+
+    def revert_model(self, push: Push) -> None:
+        if push.state == "COMPLETED":
+            self.content = self.content - push.brought | push.replaced
+        push.state, push.at_ms = "REVERTED", self.hand.now_ms
+
+    def clean_model(self) -> None:
+        retention = DAY_MS if self.refresh else 4 * HOUR_MS
+        for push in sorted(self.live("COMPLETED", "IN_PROGRESS", "REVERTED"), key=lambda push: push.entry_id):
+            age = self.hand.now_ms - push.at_ms
+            if push.state == "COMPLETED" and age > retention:
+                push.cleaning = True
+                push.dropped = not self.remove(push.replaced)
+                self.removals += push.dropped
+                continue
+            if push.state == "IN_PROGRESS" and age > DAY_MS:
+                self.revert_model(push)
+                age = 0
+            if push.state == "REVERTED" and not self.remove(push.names()):
+                push.dropped = age > HOUR_MS
+                self.removals += push.dropped
+
+    # --- what must always hold
+
+    @invariant()
+    def readers_see_what_the_model_says(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        assert visible(self.table) == self.content
+        assert registered(self.table) == self.held()
+        assert states(self.table) == {push.entry_id: push.state for push in self.pushes if not push.dropped}
+
+
+@pytest.fixture
+def lossy(zk_hosts: str) -> Iterator[LossySession]:
+    """A session that loses connections when told to."""
+    with LossySession.connect(zk_settings(zk_hosts)) as session:
+        yield session
+
+
+def run(lossy: LossySession, store: SegmentStore, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        lambda: TableMachine(lossy, store),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
+
+
+def test_random_sequences_agree_with_the_model(lossy: LossySession, store: SegmentStore) -> None:
+    run(lossy, store, 40, 40)
+
+
+@pytest.mark.slow
+def test_long_random_sequences_agree_with_the_model(lossy: LossySession, store: SegmentStore) -> None:
+    run(lossy, store, 500, 60)
