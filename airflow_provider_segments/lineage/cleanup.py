@@ -173,9 +173,7 @@ def _still_hides(context: Context, lineage: Lineage, entry: LineageEntry) -> boo
 def _replaced_in(context: Context, lineage: Lineage, entry_id: str) -> tuple[Shard, ...]:
     """The shards that can hold what an entry replaced. A push still in progress may have staged the same name: that one
     was never visible, and is for that push's own end to decide."""
-    return context.registry.read(
-        lambda name: name.entry_id != entry_id and is_settled(lineage, name.entry_id)
-    ).shards
+    return context.registry.read(lambda name: name.entry_id != entry_id and is_settled(lineage, name.entry_id)).shards
 
 
 def _remember_removal(context: Context, stored: StoredLineage, settled_at: int) -> None:

@@ -91,7 +91,7 @@ class WriteJob:
 
 
 def task(job: WriteJob, written: Any) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    """What ``mapInArrow`` calls with each partition: a binary row for each segment; its rows are added to ``written``."""
+    """What ``mapInArrow`` calls for each partition: gives a row for each segment, and adds its rows to ``written``."""
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         from pyspark import TaskContext

@@ -45,7 +45,7 @@ class Crew:
 
     def join(self) -> list[Any]:
         """What every process returned."""
-        answers = [self.reports.get(timeout=300) for _ in self.processes]
+        answers = [self.reports.get(timeout=60) for _ in self.processes]
         for process in self.processes:
             process.join()
         self.processes = []
@@ -164,7 +164,7 @@ def storm(store: SegmentStore, hosts: str, *, pushes: int, snapshots: int) -> No
         if finished.value == WRITERS and not pushed:
             pushed = time.monotonic() - began
             appended.value = 1
-        if any(process.exitcode for process in crew.processes) or time.monotonic() - began > 280:
+        if any(process.exitcode for process in crew.processes) or time.monotonic() - began > 500:
             break
         if not all(process.is_alive() for process in crew.processes[:3]):
             break

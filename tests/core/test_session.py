@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_segments.exceptions import (
+    ContentionError,
     InvalidConfigError,
     MetadataUnavailableError,
     OutcomeUnknownError,
@@ -395,3 +396,27 @@ def test_an_outcome_that_stays_unknown_is_never_reported_as_nothing_changed(
             remote.revert(entry_id)
     assert states(table)[entry_id] == ("REVERTED" if landed else "COMPLETED")
     assert contents(store)
+
+
+class Losing(CountingSession):
+    """Somebody else always wins: the lineage changes right before every write of ours."""
+
+    rival: ZooKeeperSession
+    path = ""
+
+    def before(self) -> None:
+        node = self.rival.get(self.path)
+        assert node is not None
+        self.rival.commit([SetData(self.path, node.data, node.version)])
+
+
+def test_a_step_that_always_loses_ends_bounded_and_has_changed_nothing(store: SegmentStore, zk_hosts: str) -> None:
+    table = make_table(store)
+    push(table)
+    with Losing.connect(settings(zk_hosts)) as session:
+        session.rival, session.path = store.session, store.paths.lineage("t")
+        remote = on_session(store, session, Retry(attempts=5, base=0.0)).table("t")
+        with pytest.raises(ContentionError, match="start on table 't': other writers won all 5 attempts; nothing was"):
+            remote.start()
+    assert session.writes == 5
+    assert list(states(table).values()) == ["COMPLETED"]

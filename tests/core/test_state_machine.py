@@ -382,4 +382,4 @@ def test_random_sequences_agree_with_the_model(lossy: LossySession, store: Segme
 
 @pytest.mark.slow
 def test_long_random_sequences_agree_with_the_model(lossy: LossySession, store: SegmentStore) -> None:
-    run(lossy, store, 500, 60)
+    run(lossy, store, 250, 60)

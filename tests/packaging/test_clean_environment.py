@@ -23,7 +23,8 @@ names = [m.name for m in pkgutil.walk_packages(package.__path__, package.__name_
          if m.name.split(".")[1] in core]
 for name in names:
     importlib.import_module(name)
-foreign = sorted({"airflow", "pyspark", "boto3", "pyarrow", "pandas"} & {name.partition(".")[0] for name in sys.modules})
+loaded = {name.partition(".")[0] for name in sys.modules}
+foreign = sorted({"airflow", "pyspark", "boto3", "pyarrow", "pandas"} & loaded)
 print(json.dumps({"modules": len(names), "foreign": foreign}))
 """
 
