@@ -25,6 +25,7 @@ from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.lineage import EntryState, Lineage
 from airflow_provider_segments.model.names import check_table_name
 from airflow_provider_segments.model.segment import StagedSegment
+from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.paths import ClusterPaths
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.retrying import Retry
@@ -32,8 +33,6 @@ from airflow_provider_segments.snapshot import Snapshot, SnapshotReader
 from airflow_provider_segments.storage import open_store
 from airflow_provider_segments.storage.base import ObjectStore
 from airflow_provider_segments.zookeeper import ZooKeeperSession, ZooKeeperSettings
-
-DEFAULT_CLUSTER = "segments"
 
 
 class SegmentStore:

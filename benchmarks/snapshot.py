@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.report import machine, median, show, table, verdict
+from benchmarks.report import end_properly, machine, median, show, table, verdict
 from benchmarks.systems import Delta, Iceberg, Segments, System, segment_store, warm_up
 
 DAYS = 365
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--folder", help="where files are made (default: a temporary folder)")
     args = parser.parse_args()
     sizes, names = [int(size) for size in args.sizes.split(",")], args.only.split(",")
+    end_properly()
     print(machine(), flush=True)
     results: Results = {}
     folder = Path(tempfile.mkdtemp(prefix="snapshot-", dir=args.folder))

@@ -19,7 +19,7 @@ _EPILOG = f"""\
 environment:
   SEGMENTS_ZOOKEEPER, SEGMENTS_CLUSTER, SEGMENTS_STORAGE    where the store is, unless flags say so
   SEGMENTS_ZK_USERNAME, SEGMENTS_ZK_PASSWORD                ZooKeeper digest credentials
-  SEGMENTS_ZK_USE_SSL, SEGMENTS_ZK_CA, SEGMENTS_ZK_...      TLS to ZooKeeper: see spark/settings.py
+  SEGMENTS_ZK_USE_SSL, SEGMENTS_ZK_CA, SEGMENTS_ZK_...      TLS to ZooKeeper: see connection.py
   SEGMENTS_S3_ENDPOINT_URL, SEGMENTS_S3_REGION              S3 servers other than AWS
   SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY            S3 credentials; without them boto3's standard chain
   NO_COLOR                                                  no colours, also on a terminal
@@ -53,8 +53,8 @@ def open_store(args: argparse.Namespace, environ: Mapping[str, str] = os.environ
     storage = args.storage or environ.get("SEGMENTS_STORAGE")
     if not zookeeper or not storage:
         raise UsageError("no store: give --zookeeper and --storage, or set SEGMENTS_ZOOKEEPER and SEGMENTS_STORAGE")
-    from airflow_provider_segments.spark.settings import connect
-    from airflow_provider_segments.store import DEFAULT_CLUSTER
+    from airflow_provider_segments.connection import connect
+    from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
 
     return connect(zookeeper, storage, args.cluster or environ.get("SEGMENTS_CLUSTER") or DEFAULT_CLUSTER)
 

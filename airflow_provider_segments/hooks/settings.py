@@ -8,21 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.exceptions import InvalidConfigError
+from airflow_provider_segments.model.variables import DEFAULT_CLUSTER, STORAGE_VARIABLES, ZOOKEEPER_VARIABLES
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider_segments.zookeeper.session import ZooKeeperSettings
 
-DEFAULT_CLUSTER = "segments"
-
-_STORAGE_ENVIRONMENT = {
-    "access_key": "SEGMENTS_S3_ACCESS_KEY",
-    "secret_key": "SEGMENTS_S3_SECRET_KEY",
-    "session_token": "SEGMENTS_S3_SESSION_TOKEN",
-    "endpoint_url": "SEGMENTS_S3_ENDPOINT_URL",
-    "region": "SEGMENTS_S3_REGION",
-}
 _SECRET_VARIABLES = frozenset(
     {"SEGMENTS_S3_SECRET_KEY", "SEGMENTS_S3_SESSION_TOKEN", "SEGMENTS_ZK_PASSWORD", "SEGMENTS_ZK_KEYFILE_PASSWORD"}
 )
@@ -84,7 +76,7 @@ class SegmentsConnection:
 
     def environment(self) -> dict[str, str]:
         """Environment variables from which a job of ours reads its credentials; secrets travel in no other way."""
-        options = {_STORAGE_ENVIRONMENT[key]: value for key, value in self.storage_options.items()}
+        options = {STORAGE_VARIABLES[key]: value for key, value in self.storage_options.items()}
         if self.username and self.password:
             options |= {"SEGMENTS_ZK_USERNAME": self.username, "SEGMENTS_ZK_PASSWORD": self.password}
         return options | self._tls_environment()
@@ -92,8 +84,7 @@ class SegmentsConnection:
     def _tls_environment(self) -> dict[str, str]:
         if not self.tls:
             return {}
-        names = {"ca": "CA", "certfile": "CERTFILE", "keyfile": "KEYFILE", "keyfile_password": "KEYFILE_PASSWORD"}
-        found = {f"SEGMENTS_ZK_{names[key]}": str(value) for key, value in self.tls.items() if key in names}
+        found = {ZOOKEEPER_VARIABLES[key]: str(value) for key, value in self.tls.items() if key in ZOOKEEPER_VARIABLES}
         verify = "true" if self.tls.get("verify_certs", True) else "false"
         return {"SEGMENTS_ZK_USE_SSL": "true", "SEGMENTS_ZK_VERIFY_CERTS": verify, **found}
 

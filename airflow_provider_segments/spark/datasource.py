@@ -20,13 +20,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from airflow_provider_segments.connection import connect
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.model.interval import parse_time
+from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.snapshot import Snapshot
 from airflow_provider_segments.spark.filters import expression, may_match, usable
-from airflow_provider_segments.spark.settings import connect
 from airflow_provider_segments.storage.base import ObjectStore
-from airflow_provider_segments.store import DEFAULT_CLUSTER
 
 _PARTITION_BYTES = 64 << 20
 _BATCH_ROWS = 32_768

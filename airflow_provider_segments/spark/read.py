@@ -19,11 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType, IntegralType, StructType, TimestampNTZType, TimestampType
 
+from airflow_provider_segments.connection import storage_options, worker_environment
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.interval import MAX_MS, MIN_MS, parse_time, to_ms
 from airflow_provider_segments.snapshot import Snapshot
-from airflow_provider_segments.spark.settings import storage_options, worker_environment
 from airflow_provider_segments.spark.times import DAY_MS, quoted, time_ms
 from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY
 from airflow_provider_segments.store import SegmentStore

@@ -84,7 +84,7 @@ def test_store_must_be_named(segments: CommandLine, monkeypatch: pytest.MonkeyPa
 
 
 def test_no_zookeeper_is_exit_code_4(segments: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_segments.spark.settings.ZooKeeperSettings", _impatient)
+    monkeypatch.setattr("airflow_provider_segments.connection.ZooKeeperSettings", _impatient)
     nobody = segments("tables", "--zookeeper", f"127.0.0.1:{free_port()}")
     assert (nobody.code, nobody.out) == (4, "")
     assert nobody.err.startswith("error: ZooKeeper at 127.0.0.1:")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_segments import connection
 from airflow_provider_segments.exceptions import InvalidConfigError
-from airflow_provider_segments.spark import environment, settings
+from airflow_provider_segments.spark import environment
 from airflow_provider_segments.storage import open_store
 
 
@@ -54,11 +55,11 @@ def test_credentials_come_from_the_environment_and_are_not_shown() -> None:
         "SEGMENTS_ZK_USE_SSL": "true",
         "HOME": "/root",
     }
-    options = settings.storage_options(given)
+    options = connection.storage_options(given)
     assert options == {"access_key": "AK", "secret_key": "hush-1"}
-    zookeeper = settings.zookeeper_settings("zk:2181", given)
+    zookeeper = connection.zookeeper_settings("zk:2181", given)
     assert (zookeeper.username, zookeeper.password, zookeeper.use_ssl) == ("me", "hush-2", True)
     assert "hush" not in repr(open_store("s3://b", **options)) + repr(zookeeper)
-    assert set(settings.worker_environment(given)) == {name for name, value in given.items() if value} - {"HOME"}
+    assert set(connection.worker_environment(given)) == {name for name, value in given.items() if value} - {"HOME"}
     with pytest.raises(InvalidConfigError, match="SEGMENTS_ZK_USE_SSL must be true or false"):
-        settings.zookeeper_settings("zk:2181", {"SEGMENTS_ZK_USE_SSL": "maybe"})
+        connection.zookeeper_settings("zk:2181", {"SEGMENTS_ZK_USE_SSL": "maybe"})

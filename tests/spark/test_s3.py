@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.interval import parse_time
-from airflow_provider_segments.spark import settings
+from airflow_provider_segments.model.variables import STORAGE_VARIABLES
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.read import read_table, register, spark_can_read
 from airflow_provider_segments.storage import open_store
@@ -49,7 +49,7 @@ def test_build_and_read_on_s3(
         frame = read_table(spark, store, "events", start="2013-01-02", end="2013-01-03T12:00:00")
         assert sorted(row["x"] for row in frame.collect()) == list(range(24, 60))
 
-        for option, name in settings.STORAGE_VARIABLES.items():
+        for option, name in STORAGE_VARIABLES.items():
             monkeypatch.setenv(name, s3.options.get(option, ""))
         register(spark)
         given = {"zk_hosts": zk_hosts, "cluster": cluster, "storage_uri": storage.uri, "table": "events"}

@@ -1,0 +1,38 @@
+"""The environment variables that describe a store to a job or a command.
+
+============================== =====================================================================
+variable                       what it is
+============================== =====================================================================
+SEGMENTS_S3_ACCESS_KEY         S3 access key; without it boto3's standard chain decides
+SEGMENTS_S3_SECRET_KEY         S3 secret key
+SEGMENTS_S3_SESSION_TOKEN      S3 session token
+SEGMENTS_S3_ENDPOINT_URL       URL of an S3 server other than AWS
+SEGMENTS_S3_REGION             S3 region
+SEGMENTS_ZK_USERNAME           ZooKeeper digest user
+SEGMENTS_ZK_PASSWORD           ZooKeeper digest password
+SEGMENTS_ZK_USE_SSL            ``true`` for TLS; then also ``SEGMENTS_ZK_VERIFY_CERTS`` and the PEM files
+                               ``SEGMENTS_ZK_CA``, ``_CERTFILE``, ``_KEYFILE``, ``_KEYFILE_PASSWORD``
+============================== =====================================================================
+"""
+
+from __future__ import annotations
+
+DEFAULT_CLUSTER = "segments"
+"""The cluster, when nobody names one."""
+
+STORAGE_VARIABLES = {
+    "access_key": "SEGMENTS_S3_ACCESS_KEY",
+    "secret_key": "SEGMENTS_S3_SECRET_KEY",
+    "session_token": "SEGMENTS_S3_SESSION_TOKEN",
+    "endpoint_url": "SEGMENTS_S3_ENDPOINT_URL",
+    "region": "SEGMENTS_S3_REGION",
+}
+ZOOKEEPER_VARIABLES = {
+    "username": "SEGMENTS_ZK_USERNAME",
+    "password": "SEGMENTS_ZK_PASSWORD",
+    "ca": "SEGMENTS_ZK_CA",
+    "certfile": "SEGMENTS_ZK_CERTFILE",
+    "keyfile": "SEGMENTS_ZK_KEYFILE",
+    "keyfile_password": "SEGMENTS_ZK_KEYFILE_PASSWORD",
+}
+ZOOKEEPER_FLAGS = {"use_ssl": "SEGMENTS_ZK_USE_SSL", "verify_certs": "SEGMENTS_ZK_VERIFY_CERTS"}
