@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote, urlparse
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.storage.base import ObjectStore
@@ -20,15 +21,18 @@ def open_store(uri: str, **options: str | None) -> ObjectStore:
         raise InvalidConfigError(
             f"storage option {', '.join(unknown)} is unknown; use {', '.join(sorted(_S3_OPTIONS))}"
         )
-    parsed = urlparse(uri)
-    if parsed.scheme in ("", "file") and parsed.netloc in ("", "localhost") and parsed.path.startswith("/"):
-        from airflow_provider_segments.storage.local import LocalStore
+    from airflow_provider_segments.storage.local import LocalStore
 
+    if uri.startswith("/"):
+        return LocalStore(Path(uri))  # a path, letter by letter
+    parsed = urlsplit(uri)
+    whole = not (parsed.query or parsed.fragment)  # else a part of the address would be dropped without a word
+    if whole and parsed.scheme == "file" and parsed.netloc in ("", "localhost") and parsed.path.startswith("/"):
         return LocalStore(unquote(parsed.path))
-    if parsed.scheme in ("s3", "s3a") and parsed.netloc and "@" not in parsed.netloc:
+    if whole and parsed.scheme in ("s3", "s3a") and parsed.netloc and "@" not in parsed.netloc:
         from airflow_provider_segments.storage.s3 import S3Store
 
-        return S3Store(parsed.netloc, unquote(parsed.path), **options)
+        return S3Store(parsed.netloc, unquote(parsed.path), **options)  # type: ignore[arg-type]  # the names are checked above
     raise InvalidConfigError(
         f"storage {uri.rpartition('@')[2]!r} is not supported; use file:///folder or s3://bucket/prefix, "
         "and give credentials apart from it"

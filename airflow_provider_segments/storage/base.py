@@ -8,19 +8,24 @@ are positive answers of the store: a refused or lost request raises, or is repor
 
 from __future__ import annotations
 
+import json
 import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from airflow_provider_segments.exceptions import InvalidNameError
+from airflow_provider_segments.exceptions import CorruptRecordError, InvalidConfigError, InvalidNameError
 
 _PART = r"[A-Za-z0-9_=+@~-][A-Za-z0-9_.=+@~-]*"
 _KEY = re.compile(rf"{_PART}(?:/{_PART})*+")
 _KEYS = re.compile(rf"(?:{_PART}(?:/{_PART})*+(?:\n|\Z))*+")
 MAX_KEY = 900
 """Longest key: S3 allows 1,024 bytes, and the store's own prefix needs some of them."""
+
+MAX_OWNER = 1800
+"""Longest encoded owner metadata: S3 takes 2 KB of metadata, and what fits one store must fit all."""
 
 
 class ListedObject(NamedTuple):
@@ -52,7 +57,8 @@ class ObjectStore(Protocol):
     """A place for objects. Instances may be shared by threads.
 
     Every method raises :class:`~.exceptions.StorageAccessError` when the store refuses the credentials or there are
-    none, and :class:`~.exceptions.StorageUnavailableError` when it does not answer after all retries.
+    none, and :class:`~.exceptions.StorageUnavailableError` when it does not answer after all retries; only
+    ``delete_many`` reports both instead, key by key.
     """
 
     @property
@@ -62,7 +68,8 @@ class ObjectStore(Protocol):
     def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False) -> ObjectInfo:
         """Store the file at ``path`` under ``key`` with ``owner`` metadata; whole or not at all.
 
-        Raises :class:`~.exceptions.ObjectExistsError` when ``key`` is taken and ``overwrite`` is false.
+        Raises :class:`~.exceptions.ObjectExistsError` when ``key`` is taken and ``overwrite`` is false. After any
+        other error the object may stand there, whole: it can be the reply that was lost.
         """
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -72,10 +79,23 @@ class ObjectStore(Protocol):
         """A readable, seekable file. Raises :class:`~.exceptions.ObjectNotFoundError`."""
 
     def delete_many(self, keys: Iterable[str]) -> DeleteOutcome:
-        """Delete each of ``keys``. One key's failure does not stop the others."""
+        """Delete each of ``keys``. One key's failure does not stop the others; a refused request fails its keys.
+
+        Raises :class:`InvalidNameError` before anything is touched when one of ``keys`` is not a key.
+        """
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
-        """Every object whose key starts with ``prefix``, a folder-like prefix that ends with ``/``, in pages."""
+        """Every object whose key starts with ``prefix``, a folder-like prefix that ends with ``/``.
+
+        In no particular order, and with memory for a page of it.
+        """
+
+    def discard_unfinished(self, prefix: str) -> int:
+        """Remove what killed puts left under ``prefix`` and no listing shows; returns how many pieces there were.
+
+        These are temporary files, or the parts of uploads. Only for a prefix that nobody may write to any more (its
+        entry is reverted): a put that still runs there fails, or starts over.
+        """
 
     def url(self, key: str) -> str:
         """The object's address for Spark and Arrow (``file:///...``, ``s3://bucket/...``)."""
@@ -104,6 +124,30 @@ def check_prefix(prefix: str) -> str:
         raise InvalidNameError(f"prefix {prefix[:120]!r} must end with /")
     check_key(prefix[:-1])
     return prefix
+
+
+def encode_owner(owner: Mapping[str, str]) -> str:
+    """Owner metadata as stored: JSON in printable ASCII, fit for an HTTP header, the same in every kind of store."""
+    text = json.dumps(dict(owner), sort_keys=True, separators=(",", ":")).replace("\x7f", "\\u007f")
+    if len(text) > MAX_OWNER:
+        raise InvalidConfigError(f"owner metadata of {len(text)} bytes is too long: at most {MAX_OWNER}")
+    return text
+
+
+def decode_owner(text: str | bytes, where: str) -> dict[str, str]:
+    """The owner metadata in ``text``. Raises :class:`CorruptRecordError`, which says that it came from ``where``."""
+    try:
+        owner = json.loads(text)
+    except ValueError:
+        owner = None
+    if not isinstance(owner, dict) or not all(isinstance(value, str) for value in owner.values()):
+        raise CorruptRecordError(f"the owner metadata of {where} cannot be decoded: {str(text)[:120]!r}")
+    return {str(key): value for key, value in owner.items()}
+
+
+def random_id() -> str:
+    """The default source of ids: 32 random hexadecimal digits."""
+    return uuid.uuid4().hex
 
 
 def entry_prefix(table: str, entry_id: str) -> str:

@@ -50,6 +50,8 @@ _FLAGS = {
     "volume.max": "40",
 }
 
+_GRACE = 2.0
+
 
 class S3Server:
     """A SeaweedFS process with its data below ``data_dir``, started by :meth:`start` or ``with``.
@@ -113,7 +115,10 @@ class S3Server:
             client.create_bucket(Bucket=name)
 
     def stop(self) -> None:
-        """Stop the server and wait for its end. Safe to call twice."""
+        """Stop the server and wait for its end. Safe to call twice.
+
+        It closes its volumes at once, and then waits 15 s for connections of its own: these are cut short.
+        """
         self._end(force=False)
 
     def kill(self) -> None:
@@ -147,10 +152,17 @@ class S3Server:
             return
         process.kill() if force else process.terminate()
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=_GRACE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        for socket_file in self._sockets():
+            socket_file.unlink(missing_ok=True)
+
+    def _sockets(self) -> list[Path]:
+        """What it leaves in ``/tmp``, at a place of its own choice."""
+        ports = ((name.split(".")[0], port) for name, port in self._ports.items() if name.endswith(".grpc"))
+        return [Path(f"/tmp/seaweedfs-{part}-grpc-{port}.sock") for part, port in ports]  # noqa: S108
 
     def _wait_ready(self, deadline: float) -> None:
         process = self._process

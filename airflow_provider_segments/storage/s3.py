@@ -3,19 +3,21 @@
 What S3 can and cannot know: a delete of a key that is not there answers like any other, so ``delete_many`` reports it
 as deleted; use ``head`` or ``list`` where the difference matters. On a versioned bucket a delete leaves a delete
 marker: readers see the object gone, and its bytes stay until the bucket's life-cycle rule removes noncurrent
-versions."""
+versions.
+"""
 
 from __future__ import annotations
 
 import io
-import json
+import re
 import threading
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
 
 from airflow_provider_segments.exceptions import (
     InvalidConfigError,
@@ -25,7 +27,17 @@ from airflow_provider_segments.exceptions import (
     StorageError,
     StorageUnavailableError,
 )
-from airflow_provider_segments.storage.base import DeleteOutcome, ListedObject, ObjectInfo, check_key, check_prefix
+from airflow_provider_segments.storage.base import (
+    DeleteOutcome,
+    ListedObject,
+    ObjectInfo,
+    check_key,
+    check_keys,
+    check_prefix,
+    decode_owner,
+    encode_owner,
+    random_id,
+)
 
 MULTIPART_BYTES = 64 * 1024 * 1024
 """Larger files are uploaded in parts of this size."""
@@ -35,19 +47,27 @@ DELETE_BATCH = 1000
 _OWNER = "segments-owner"
 _WRITE_ID = "segments-write-id"
 _READ_AHEAD = 1024 * 1024
-_MISSING = {"404", "NoSuchKey", "NotFound"}
-_TAKEN = {"412", "PreconditionFailed", "409", "ConditionalRequestConflict"}
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+_TRIES = 5
+_MISSING = {"404", "NoSuchKey", "NotFound", "NoSuchUpload"}
+_TAKEN = {"412", "PreconditionFailed"}
+_CONFLICT = {"409", "ConditionalRequestConflict", "OperationAborted"}
 _DENIED = {
     "401", "403", "AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken",
     "SignatureDoesNotMatch", "Unauthorized",
 }  # fmt: skip
 
 
+class _ConflictError(StorageUnavailableError):
+    """Another request is at work on the same key. It says nothing about how that one will end."""
+
+
 class S3Store:
     """Objects below ``prefix`` of ``bucket``. Without keys, boto3's standard chain finds the credentials.
 
     Instances may be shared by threads and pickled for Spark executors; the client is made anew after that. Secrets are
-    kept out of ``repr`` and of messages. Raises :class:`InvalidConfigError` for half a pair of keys.
+    kept out of ``repr`` and of messages. Raises :class:`InvalidConfigError` for half a pair of keys, and for a bucket
+    or an endpoint that cannot be one.
     """
 
     def __init__(
@@ -60,9 +80,15 @@ class S3Store:
         secret_key: str | None = None,
         session_token: str | None = None,
         region: str | None = None,
+        new_id: Callable[[], str] = random_id,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if bool(access_key) != bool(secret_key):
             raise InvalidConfigError("S3 access key and secret key must be given together")
+        if _BUCKET.fullmatch(bucket) is None:
+            raise InvalidConfigError(f"{bucket!r} cannot be the name of a bucket: use 3 to 63 letters, digits, - . _")
+        if endpoint_url:
+            _check_endpoint(endpoint_url)
         self.bucket = bucket
         self.prefix = prefix.strip("/")
         if self.prefix:
@@ -74,6 +100,8 @@ class S3Store:
             "aws_session_token": session_token or None,
             "region_name": region or None,
         }
+        self._new_id = new_id
+        self._sleep = sleep
         self._lock = threading.Lock()
         self._made: Any = None
 
@@ -81,7 +109,7 @@ class S3Store:
         return f"S3Store({self.uri!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"bucket": self.bucket, "prefix": self.prefix, "_options": self._options}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_made")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -100,66 +128,124 @@ class S3Store:
     def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False) -> ObjectInfo:
         """Upload, in parts when it is large; parts of an upload that failed are removed.
 
-        A put whose reply was lost is retried by boto3 and then finds the key taken: the write id tells whether by us.
+        A put whose reply was lost is retried by boto3 and then finds the key taken, or its upload gone: the write id
+        tells whether by us.
         """
-        write_id = uuid.uuid4().hex
-        metadata = {_OWNER: json.dumps(dict(owner)), _WRITE_ID: write_id}
+        write_id = self._new_id()
+        metadata = {_OWNER: encode_owner(owner), _WRITE_ID: write_id}
         condition = {} if overwrite else {"IfNoneMatch": "*"}
         size = path.stat().st_size
+        upload = self._put_whole if size <= MULTIPART_BYTES else self._put_parts
         try:
-            with self._errors(key), path.open("rb") as body:
-                upload = self._put_whole if size <= MULTIPART_BYTES else self._put_parts
-                upload(body, {"Bucket": self.bucket, "Key": self._full(key)}, metadata, condition)
-        except ObjectExistsError:
-            if not self._is_ours(key, write_id):
+            with path.open("rb") as body:
+                where = {"Bucket": self.bucket, "Key": self._full(key)}
+                self._past_conflicts(lambda: self._upload(upload, key, body, where, metadata, condition))
+        except (ObjectExistsError, ObjectNotFoundError):
+            if not self._is_ours(key, size, write_id):
                 raise
         return ObjectInfo(key, size, dict(owner))
 
     def head(self, key: str) -> ObjectInfo | None:
-        """One HEAD request."""
+        """One HEAD request, and one GET when the answer is "not found"."""
         try:
             reply = self._head(key)
         except ObjectNotFoundError:
             return None
-        owner = reply["Metadata"].get(_OWNER)
-        return ObjectInfo(key, reply["ContentLength"], json.loads(owner) if owner else {})
+        text = reply["Metadata"].get(_OWNER, "{}")
+        return ObjectInfo(key, reply["ContentLength"], decode_owner(text, self.url(key)))
 
     def open(self, key: str) -> BinaryIO:
         """A file that reads ranges of the object as they are asked for, a mebibyte at a time."""
         reply = self._head(key)
-        return cast("BinaryIO", io.BufferedReader(_RangeReader(self, key, reply["ContentLength"]), _READ_AHEAD))
+        raw = _RangeReader(self, key, reply["ContentLength"], reply["ETag"])
+        return cast("BinaryIO", io.BufferedReader(raw, _READ_AHEAD))
 
     def delete_many(self, keys: Iterable[str]) -> DeleteOutcome:
         """Requests of 1,000 keys. A request that fails as a whole fails its keys, and the next one is sent all the
         same."""
-        deleted: list[str] = []
+        wanted = list(dict.fromkeys(keys))
+        check_keys(wanted)
+        missing: list[str] = []
         failed: dict[str, str] = {}
-        rest = iter(keys)
+        rest = iter(wanted)
         while batch := list(islice(rest, DELETE_BATCH)):
             errors = self._delete(batch)
-            failed |= errors
-            deleted += [key for key in batch if key not in errors]
-        return DeleteOutcome(tuple(deleted), (), failed)
+            missing += [key for key, error in errors.items() if error is None]
+            failed |= {key: error for key, error in errors.items() if error is not None}
+        gone = {*missing, *failed}
+        return DeleteOutcome(tuple(key for key in wanted if key not in gone), tuple(missing), failed)
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
-        """Pages of 1,000."""
-        root = f"{self.prefix}/" if self.prefix else ""
-        wanted = {"Bucket": self.bucket, "Prefix": root + check_prefix(prefix)}
-        pages = iter(self._client().get_paginator("list_objects_v2").paginate(**wanted))
+        """Pages of 1,000. Folder markers, which some tools leave, are no objects."""
+        skip = len(self._full("x")) - 1
+        for page in self._pages("list_objects_v2", prefix):
+            for found in page.get("Contents", ()):
+                if not found["Key"].endswith("/"):
+                    yield ListedObject(found["Key"][skip:], found["Size"])
+
+    def discard_unfinished(self, prefix: str) -> int:
+        """Abort uploads in parts that were never completed."""
+        found = [upload for page in self._pages("list_multipart_uploads", prefix) for upload in page.get("Uploads", ())]
+        for upload in found:
+            with self._errors(prefix), suppress(self._client().exceptions.NoSuchUpload):
+                self._client().abort_multipart_upload(
+                    Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                )
+        return len(found)
+
+    def read_range(self, key: str, start: int, length: int, etag: str) -> bytes:
+        """Bytes ``[start, start + length)`` of the object as ``etag`` names it: never a mix of two objects.
+
+        boto3 retries a request, but not a body that breaks off: that is done here.
+        """
+        from botocore.exceptions import HTTPClientError, IncompleteReadError
+
+        request = {"Bucket": self.bucket, "Key": self._full(key), "IfMatch": etag}
+        with self._errors(key):
+            for attempt in range(1, _TRIES + 1):
+                reply = self._client().get_object(**request, Range=f"bytes={start}-{start + length - 1}")
+                try:
+                    return bytes(reply["Body"].read())
+                except (HTTPClientError, IncompleteReadError):
+                    if attempt == _TRIES:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _pages(self, operation: str, prefix: str) -> Iterator[Any]:
+        wanted = {"Bucket": self.bucket, "Prefix": self._full(check_prefix(prefix)[:-1]) + "/"}
+        with self._errors(prefix):
+            pages = iter(self._client().get_paginator(operation).paginate(**wanted))
         while True:
             with self._errors(prefix):
                 page = next(pages, None)
             if page is None:
                 return
-            for found in page.get("Contents", ()):
-                yield ListedObject(found["Key"][len(root) :], found["Size"])
+            yield page
 
-    def read_range(self, key: str, start: int, length: int) -> bytes:
-        """Bytes ``[start, start + length)`` of the object."""
+    def _past_conflicts(self, upload: Callable[[], None]) -> None:
+        """A conflict is nobody's success: S3 asks to send the whole put again, and then answers for good."""
+        for attempt in range(1, _TRIES + 1):
+            try:
+                upload()
+            except _ConflictError:
+                if attempt == _TRIES:
+                    raise
+                self._sleep(0.1 * 2**attempt)
+            else:
+                return
+
+    def _upload(
+        self,
+        upload: Callable[[BinaryIO, Mapping[str, str], Mapping[str, str], Mapping[str, str]], None],
+        key: str,
+        body: BinaryIO,
+        where: Mapping[str, str],
+        metadata: Mapping[str, str],
+        condition: Mapping[str, str],
+    ) -> None:
+        body.seek(0)
         with self._errors(key):
-            span = f"bytes={start}-{start + length - 1}"
-            reply = self._client().get_object(Bucket=self.bucket, Key=self._full(key), Range=span)
-            return bytes(reply["Body"].read())
+            upload(body, where, metadata, condition)
 
     def _put_whole(
         self, body: BinaryIO, where: Mapping[str, str], metadata: Mapping[str, str], condition: Mapping[str, str]
@@ -189,16 +275,30 @@ class S3Store:
         return f"{self.prefix}/{check_key(key)}" if self.prefix else check_key(key)
 
     def _head(self, key: str) -> Any:
-        with self._errors(key):
-            return self._client().head_object(Bucket=self.bucket, Key=self._full(key))
+        """The reply to a HEAD. That of "not found" has no body, so that a missing object looks like a missing bucket
+        there: GET tells them apart."""
+        from botocore.exceptions import ClientError
 
-    def _is_ours(self, key: str, write_id: str) -> bool:
+        where = {"Bucket": self.bucket, "Key": self._full(key)}
+        with self._errors(key):
+            try:
+                return self._client().head_object(**where)
+            except ClientError as error:
+                if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != 404:
+                    raise
+            reply = self._client().get_object(**where)
+            reply["Body"].close()
+            return reply
+
+    def _is_ours(self, key: str, size: int, write_id: str) -> bool:
         try:
-            return bool(self._head(key)["Metadata"].get(_WRITE_ID) == write_id)
+            reply = self._head(key)
         except ObjectNotFoundError:
             return False
+        return bool(reply["ContentLength"] == size and reply["Metadata"].get(_WRITE_ID) == write_id)
 
-    def _delete(self, batch: Iterable[str]) -> dict[str, str]:
+    def _delete(self, batch: Iterable[str]) -> dict[str, str | None]:
+        """What is not deleted of ``batch``: the reason by key, ``None`` where the store says it is missing."""
         by_full = {self._full(key): key for key in batch}
         request = {"Objects": [{"Key": full} for full in by_full], "Quiet": True}
         try:
@@ -206,8 +306,15 @@ class S3Store:
                 reply = self._client().delete_objects(Bucket=self.bucket, Delete=request)
         except StorageError as error:
             return dict.fromkeys(by_full.values(), str(error))
-        errors = {by_full[error["Key"]]: error for error in reply.get("Errors", ())}
-        return {key: f"{error.get('Code')}: {error.get('Message')}" for key, error in errors.items()}
+        outcome: dict[str, str | None] = {}
+        for refused in reply.get("Errors", ()):
+            code, message = refused.get("Code"), refused.get("Message")
+            key = by_full.get(refused.get("Key", ""))
+            if key is None:
+                # An error about a key that nobody gave: no key of the batch may be taken for deleted.
+                return dict.fromkeys(by_full.values(), f"the store answered {code}: {message} for a key not asked for")
+            outcome[key] = None if code in _MISSING else f"{code}: {message}"
+        return outcome
 
     def _client(self) -> Any:
         with self._lock:
@@ -231,31 +338,38 @@ class S3Store:
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
         """boto3's errors as ours. Only a positive answer of the store means that something is not there."""
-        from botocore.exceptions import (
-            BotoCoreError,
-            ClientError,
-            NoCredentialsError,
-            PartialCredentialsError,
-        )
+        from botocore import exceptions as boto
 
         where = f"s3://{self.bucket}/{self.prefix}/{key}" if self.prefix else f"s3://{self.bucket}/{key}"
         try:
             yield
-        except (NoCredentialsError, PartialCredentialsError) as error:
-            raise StorageAccessError(f"{where}: no S3 credentials were found; set them in the connection") from error
-        except ClientError as error:
+        except boto.ClientError as error:
             raise _translated(where, error) from error
-        except BotoCoreError as error:
+        except (
+            boto.NoCredentialsError,
+            boto.PartialCredentialsError,
+            boto.CredentialRetrievalError,
+            boto.TokenRetrievalError,
+            boto.NoAuthTokenError,
+            boto.SSOError,
+            boto.ProfileNotFound,
+        ) as error:
+            message = f"{where}: no S3 credentials were found; set them in the connection ({error})"
+            raise StorageAccessError(message) from error
+        except (boto.ConnectionError, boto.HTTPClientError, boto.IncompleteReadError) as error:
             raise StorageUnavailableError(f"{where}: {type(error).__name__}: {error}") from error
+        except boto.BotoCoreError as error:
+            raise StorageError(f"{where}: {type(error).__name__}: {error}") from error
 
 
 class _RangeReader(io.RawIOBase):
     """A seekable raw file over ranged GETs."""
 
-    def __init__(self, store: S3Store, key: str, size: int) -> None:
+    def __init__(self, store: S3Store, key: str, size: int, etag: str) -> None:
         self._store = store
         self._key = key
         self._size = size
+        self._etag = etag
         self._at = 0
 
     def readable(self) -> bool:
@@ -279,10 +393,18 @@ class _RangeReader(io.RawIOBase):
         length = min(len(view), self._size - self._at)
         if length <= 0:
             return 0
-        data = self._store.read_range(self._key, self._at, length)
+        data = self._store.read_range(self._key, self._at, length, self._etag)
         view[: len(data)] = data
         self._at += len(data)
         return len(data)
+
+
+def _check_endpoint(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise InvalidConfigError(
+            f"S3 endpoint {url.rpartition('@')[2]!r} must be http:// or https:// and a host, without credentials"
+        )
 
 
 def _translated(where: str, error: Any) -> StorageError:
@@ -296,8 +418,10 @@ def _translated(where: str, error: Any) -> StorageError:
         return ObjectNotFoundError(message)
     if code in _TAKEN:
         return ObjectExistsError(f"{message}; the key is written once and is taken")
+    if code in _CONFLICT or status == 409:
+        return _ConflictError(f"{message}; another request is at work on this key, run it again")
     if code in _DENIED or status in (401, 403):
         return StorageAccessError(f"{message}; check the S3 credentials and policy")
-    if status >= 500 or code in ("SlowDown", "RequestTimeout", "ThrottlingException"):
+    if status >= 500 or status == 429 or code in ("SlowDown", "RequestTimeout", "ThrottlingException"):
         return StorageUnavailableError(message)
     return StorageError(message)

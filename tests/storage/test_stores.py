@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from airflow_provider_segments.exceptions import InvalidNameError, ObjectExistsError, ObjectNotFoundError
+from airflow_provider_segments.exceptions import (
+    InvalidConfigError,
+    InvalidNameError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+)
 from airflow_provider_segments.storage.base import ObjectStore
+from airflow_provider_segments.storage.local import LocalStore
+from tests.support.races import share_barrier, try_put
 
 KEY = "flights/11111111-1111-1111-1111-111111111111/a.1.parquet"
 PREFIX = KEY.rpartition("/")[0] + "/"
-OWNER = {"application": "segments", "table": "flights", "note": 'quotes " and ü'}
+OWNER = {"application": "segments", "table": "flights", "note": 'quotes " and ü  two spaces\x7f\n'}
 
 
 def test_what_was_put_is_read_back_with_size_and_owner(storage: ObjectStore, body: Path) -> None:
@@ -46,12 +54,13 @@ def test_an_object_is_written_once(storage: ObjectStore, body: Path, tmp_path: P
 
 
 def test_of_several_processes_that_put_one_key_one_wins(storage: ObjectStore, tmp_path: Path) -> None:
-    """And what stands is whole: the winner's bytes with the winner's owner."""
+    """And what stands is whole: the winner's bytes with the winner's owner. They start at the same moment."""
     context = multiprocessing.get_context("spawn")
     for index in range(4):
         (tmp_path / f"body{index}").write_bytes(str(index).encode() * 70_000)
-    with context.Pool(4) as pool:
-        won = pool.starmap(_try_put, [(storage, str(tmp_path / f"body{index}"), str(index)) for index in range(4)])
+    work = [(storage, str(tmp_path / f"body{index}"), KEY, str(index)) for index in range(4)]
+    with context.Pool(4, share_barrier, [context.Barrier(4)]) as pool:
+        won = pool.starmap(try_put, work, chunksize=1)
     assert sum(won) == 1
     winner = str(won.index(True))
     seen = storage.head(KEY)
@@ -59,14 +68,6 @@ def test_of_several_processes_that_put_one_key_one_wins(storage: ObjectStore, tm
     assert dict(seen.owner) == {"writer": winner}
     with storage.open(KEY) as file:
         assert file.read() == winner.encode() * 70_000
-
-
-def _try_put(storage: ObjectStore, path: str, writer: str) -> bool:
-    try:
-        storage.put_file(Path(path), KEY, owner={"writer": writer})
-    except ObjectExistsError:
-        return False
-    return True
 
 
 def test_a_listing_names_every_object_below_its_prefix_and_nothing_else(storage: ObjectStore, body: Path) -> None:
@@ -78,13 +79,18 @@ def test_a_listing_names_every_object_below_its_prefix_and_nothing_else(storage:
 
 
 def test_a_long_listing_comes_in_pages(storage: ObjectStore, tmp_path: Path) -> None:
-    """More objects than one S3 page holds, each once."""
+    """More objects than two S3 pages hold, each once; and they go in as many requests."""
     small = tmp_path / "small"
     small.write_bytes(b"x")
-    keys = [f"t/e/{number:04d}" for number in range(1100)]
-    for key in keys:
-        storage.put_file(small, key, owner={})
-    assert [key for key, _ in sorted(storage.list("t/e/"))] == keys
+    keys = [f"t/e/{number:04d}" for number in range(2500)]
+    if isinstance(storage, LocalStore):  # 2,500 puts would wait for 10,000 syncs of the disk
+        (storage.root / "t" / "e").mkdir(parents=True)
+        for key in keys:
+            (storage.root / key).write_bytes(b"x")
+    else:
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda key: storage.put_file(small, key, owner={}, overwrite=True), keys))
+    assert sorted(storage.list("t/e/")) == [(key, 1) for key in keys]
     outcome = storage.delete_many(keys)
     assert sorted(outcome.deleted) == keys
     assert list(storage.list("t/e/")) == []
@@ -99,6 +105,54 @@ def test_deleting_says_what_became_of_each_key(storage: ObjectStore, body: Path)
     assert sorted((*outcome.deleted, *outcome.missing)) == sorted([KEY, PREFIX + "never"])
     assert storage.head(KEY) is None
     assert list(storage.list(PREFIX)) == []
+
+
+def test_a_key_given_twice_is_answered_once(storage: ObjectStore, body: Path) -> None:
+    """Not deleted and missing at the same time."""
+    storage.put_file(body, KEY, owner=OWNER)
+    outcome = storage.delete_many([KEY, KEY])
+    assert (outcome.deleted, outcome.missing, outcome.failed) == ((KEY,), (), {})
+
+
+def test_one_key_that_climbs_spoils_the_whole_deletion_before_it_begins(storage: ObjectStore, body: Path) -> None:
+    """A forged list of keys deletes nothing."""
+    storage.put_file(body, KEY, owner=OWNER)
+    with pytest.raises(InvalidNameError):
+        storage.delete_many([KEY, "../etc/passwd"])
+    assert storage.head(KEY) is not None
+
+
+def test_a_folder_is_no_object(storage: ObjectStore, body: Path) -> None:
+    """Where an object's key goes on after it, nothing can be looked at, opened or deleted."""
+    storage.put_file(body, "t/e/a", owner=OWNER)
+    assert storage.head("t/e") is None
+    assert storage.head("t/e/a/b") is None
+    with pytest.raises(ObjectNotFoundError):
+        storage.open("t/e")
+    assert "t/e" not in storage.delete_many(["t/e"]).failed
+    assert storage.head("t/e/a") is not None
+
+
+def test_owner_metadata_that_no_store_could_keep_is_refused(storage: ObjectStore, body: Path) -> None:
+    """S3 takes 2 KB; a folder must not accept what a bucket refuses."""
+    with pytest.raises(InvalidConfigError, match="1800"):
+        storage.put_file(body, KEY, owner={"a": "x" * 1800})
+    assert storage.head(KEY) is None
+
+
+def test_nothing_unfinished_is_nothing_to_discard(storage: ObjectStore, body: Path) -> None:
+    """Objects and their owners stay."""
+    storage.put_file(body, KEY, owner=OWNER)
+    assert storage.discard_unfinished(PREFIX) == 0
+    seen = storage.head(KEY)
+    assert seen is not None
+    assert dict(seen.owner) == OWNER
+    assert storage.discard_unfinished("no/such/") == 0
+
+
+def test_an_address_spells_the_key_letter_by_letter(storage: ObjectStore) -> None:
+    """Spark does not decode percent signs: it would look for a file that is called ``a%3Db``."""
+    assert storage.url("t/e/a=b+c@d~e").endswith("/t/e/a=b+c@d~e")
 
 
 def test_what_is_not_there_is_a_positive_answer(storage: ObjectStore) -> None:

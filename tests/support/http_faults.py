@@ -10,13 +10,15 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-PASS, CUT, LOSE_REPLY = "pass", "cut", "lose-reply"
+PASS, CUT, LOSE_REPLY, CUT_BODY = "pass", "cut", "lose-reply", "cut-body"
 
 
 class FaultyProxy:
-    """Stands before ``target``. ``decide(method, path, count)`` says what becomes of the ``count``-th request:
-    ``PASS``, ``CUT`` (not forwarded), ``LOSE_REPLY`` (forwarded, the answer never arrives), or an HTTP status to
-    answer with."""
+    """Stands before ``target``. ``decide(method, path, count)`` says what becomes of the ``count``-th request.
+
+    ``PASS``, ``CUT`` (not forwarded), ``LOSE_REPLY`` (forwarded, the answer never arrives), ``CUT_BODY`` (the answer
+    breaks off half-way), or an HTTP status to answer with.
+    """
 
     def __init__(self, target: str, decide: Callable[[str, str, int], str | int]) -> None:
         self._target = urlsplit(target)
@@ -73,9 +75,9 @@ class FaultyProxy:
                 if fault == LOSE_REPLY:
                     self.close_connection = True
                     return
-                self._answer(reply.status, reply.getheaders(), data)
+                self._answer(reply.status, reply.getheaders(), data, cut=fault == CUT_BODY)
 
-            def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes) -> None:
+            def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes, *, cut: bool = False) -> None:
                 self.send_response_only(status)
                 length = str(len(data))
                 for name, value in headers:
@@ -86,7 +88,8 @@ class FaultyProxy:
                 self.send_header("Content-Length", length)
                 self.end_headers()
                 if self.command != "HEAD":
-                    self.wfile.write(data)
+                    self.wfile.write(data[: len(data) // 2] if cut else data)
+                self.close_connection |= cut
 
             do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815
 

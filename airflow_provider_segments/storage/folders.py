@@ -1,0 +1,138 @@
+"""Files and folders of a local store, reached step by step from its root, so that no symbolic link is followed.
+
+Everything works on descriptors: between two calls no other process can put a link in a folder's place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+TEMP = ".tmp-"
+"""How the name of a temporary file begins. No part of a key begins with a dot, so no object has such a name."""
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+"""How a folder is opened."""
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CHUNK = 1 << 20
+
+
+@contextmanager
+def open_folder(root: Path, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
+    """A descriptor of the folder ``parts`` below ``root``. A symbolic link among ``parts`` is ``ELOOP``."""
+    if create:
+        _make_root(root)
+    at = os.open(root, FOLDER)
+    try:
+        for part in parts:
+            below = _make_and_step(at, part) if create else _step(at, part)
+            os.close(at)
+            at = below
+        yield at
+    finally:
+        os.close(at)
+
+
+@contextmanager
+def open_file(at: int, name: str) -> Iterator[int]:
+    """A descriptor of the regular file ``name``. Nothing else by that name is found; a symbolic link is ``ELOOP``."""
+    handle = open_regular(at, name)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def open_regular(at: int, name: str) -> int:
+    """Like :func:`open_file`, for a caller who closes it."""
+    handle = os.open(name, _READ, dir_fd=at)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise FileNotFoundError(errno.ENOENT, "Not a file", name)
+
+
+def create_file(at: int, name: str) -> int:
+    """A descriptor for writing the new file ``name``."""
+    return os.open(name, _NEW, 0o666, dir_fd=at)
+
+
+def copy(source: int, target: int) -> int:
+    """Copy all of ``source`` to ``target``; returns the bytes copied. May be called again: it starts at byte 0."""
+    done = 0
+    while chunk := os.pread(source, _CHUNK, done):
+        write_all(target, chunk)
+        done += len(chunk)
+    return done
+
+
+def write_all(target: int, data: bytes) -> None:
+    """Write all of ``data``: one write may take a part of it only."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(target, rest) :]
+
+
+def remove(at: int, name: str) -> bool:
+    """Remove the file ``name``; false when there is none."""
+    try:
+        os.unlink(name, dir_fd=at)
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+    return True
+
+
+def names(at: int) -> list[str]:
+    """What the folder ``at`` holds, hidden names too."""
+    with os.scandir(at) as entries:
+        return [entry.name for entry in entries]
+
+
+def deepest_first(root: Path, top: Sequence[str]) -> list[tuple[str, ...]]:
+    """``top`` and all folders below it but the hidden ones, each before the folder that holds it."""
+    found = [tuple(top)]
+    for folder in found:  # it grows while we walk
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            open_folder(root, folder) as at,
+            os.scandir(at) as entries,
+        ):
+            found += [(*folder, e.name) for e in entries if e.name[0] != "." and e.is_dir(follow_symlinks=False)]
+    return found[::-1]
+
+
+def _make_root(root: Path) -> None:
+    """Like ``mkdir -p``, and each new name lasts."""
+    missing = [folder for folder in (root, *root.parents) if not folder.is_dir()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        above = os.open(folder.parent, FOLDER)
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
+
+
+def _make_and_step(at: int, part: str) -> int:
+    try:
+        return _step(at, part)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(part, dir_fd=at)
+        # Whoever made it: its name must last before anything in it may be called stored.
+        os.fsync(at)
+        return _step(at, part)
+
+
+def _step(at: int, part: str) -> int:
+    try:
+        return os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=at)
+    except NotADirectoryError:
+        if stat.S_ISLNK(os.stat(part, dir_fd=at, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, "Symbolic links are not followed", part) from None
+        raise
