@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError, SnapshotRefusedError
 from airflow_provider_segments.lineage.stage import StageTicket
 from airflow_provider_segments.model.names import entry_tag
+from airflow_provider_segments.storage import open_store
 from airflow_provider_segments.store import SegmentStore
 from tests.support.sessions import LossySession
 from tests.support.sessions import settings as zk_settings
@@ -78,7 +79,10 @@ class TableMachine(RuleBasedStateMachine):
         self.losses: list[str] = []
         session.decide = lambda: self.losses.pop() if self.losses else ""  # type: ignore[method-assign]
         cluster = f"{store.paths.cluster}_{next(CLUSTERS)}"
-        self.store = SegmentStore(session, cluster, store.storage, clock=self.hand.clock(), retry=QUICK)
+        # The table always has the same name, so that entry ids, and with them the order of names, are those of a
+        replay.
+        objects = open_store(f"{store.storage.uri}/{cluster}")
+        self.store = SegmentStore(session, cluster, objects, clock=self.hand.clock(), retry=QUICK)
         self.pushes: list[Push] = []
         self.tickets: list[tuple[StageTicket, Push]] = []
         self.content: frozenset[str] = frozenset()
@@ -88,7 +92,7 @@ class TableMachine(RuleBasedStateMachine):
     @initialize(kind=st.sampled_from(["APPEND", "REFRESH"]))
     def make(self, kind: str) -> None:
         self.refresh = kind == "REFRESH"
-        self.table = make_table(self.store, self.store.paths.cluster, kind)
+        self.table = make_table(self.store, "t", kind)
 
     def call(self, losses: list[str], expected: Any, act: Any, *arguments: Any, **how: Any) -> Any:
         """Ask the model first, then the table; both do it, or both refuse. Returns (model's answer, table's answer)."""
