@@ -78,23 +78,27 @@ class Snapshot:
     @cached_property
     def segments(self) -> list[Segment]:
         """The segments."""
-        return [
-            Segment(
-                record.name,
-                entry_prefix(self.table, shard.name.entry_id) + record.file,
-                shard.name.chunk,
-                shard.name.entry_id,
-                shard.born,
-                record.rows,
-                record.bytes,
-                record.crc32,
-                record.min_time_ms,
-                record.max_time_ms,
-                record.columns,
-            )
-            for shard, records in self.blocks
-            for record in records
-        ]
+        found: list[Segment] = []
+        for shard, records in self.blocks:
+            chunk, entry_id, born = shard.name.chunk, shard.name.entry_id, shard.born
+            prefix = entry_prefix(self.table, entry_id)
+            found += [
+                Segment(
+                    record.name,
+                    prefix + record.file,
+                    chunk,
+                    entry_id,
+                    born,
+                    record.rows,
+                    record.bytes,
+                    record.crc32,
+                    record.min_time_ms,
+                    record.max_time_ms,
+                    record.columns,
+                )
+                for record in records
+            ]
+        return found
 
     def _records(self) -> Iterator[SegmentRecord]:
         return (record for _, records in self.blocks for record in records)

@@ -19,7 +19,7 @@ from airflow_provider_segments.model.interval import parse_chunk
 from airflow_provider_segments.model.names import check_segment_names, check_stager_name, entry_tag
 from airflow_provider_segments.model.segment import StagedSegment, encode_record
 from airflow_provider_segments.storage.base import check_keys, entry_prefix
-from airflow_provider_segments.zookeeper import Check, CommitConflictError
+from airflow_provider_segments.zookeeper import Check, CommitConflictError, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +83,27 @@ def stage(context: Context, ticket: StageTicket, segments: Sequence[StagedSegmen
         sum(item.record.bytes for item in segments),
     )
     payloads = _payloads(context, ticket, segments)
-    if context.retried("stage", lambda: _begin(context, ticket, totals)):
+    creates = context.registry.in_one_request(payloads)
+    if context.retried("stage", lambda: _begin(context, ticket, totals, mark=not creates)):
         return totals
     _check_names(context, ticket, segments)
+    if creates:
+        context.registry.make_chunks(payloads)
+        context.retried("stage", lambda: _finish(context, ticket, totals, creates))
+        return totals
     context.retried("stage", lambda: _register(context, ticket, payloads))
     context.retried("stage", lambda: _finish(context, ticket, totals))
     return totals
 
 
-def _begin(context: Context, ticket: StageTicket, totals: StagedPush) -> bool:
+def _begin(context: Context, ticket: StageTicket, totals: StagedPush, *, mark: bool = True) -> bool:
     """Mark that segments may be registered from now on; true when this very stage was finished before."""
     stored = _current(context, ticket)
     mine = stored.guard.stages[ticket.stager]
     if mine.done:
         _check_same(ticket, mine, totals)
         return True
-    if not mine.begun:
+    if mark and not mine.begun:
         begun = stored.guard.with_stage(ticket.stager, Stage(ticket.attempt, begun=True))
         context.session.commit([context.records.write_guard(ticket.entry_id, stored, begun)])
     return False
@@ -123,7 +128,9 @@ def _register(context: Context, ticket: StageTicket, payloads: dict[str, bytes])
         missing = left
 
 
-def _finish(context: Context, ticket: StageTicket, totals: StagedPush) -> None:
+def _finish(context: Context, ticket: StageTicket, totals: StagedPush, creates: Sequence[Op] = ()) -> None:
+    """Say that all of it is staged. ``creates`` are the shards of a push so small that the same transaction makes them:
+    then either everything is staged or nothing is, and the guard tells a try whose reply was lost that it landed."""
     stored = _current(context, ticket)
     mine = stored.guard.stages[ticket.stager]
     if mine.done:
@@ -131,7 +138,7 @@ def _finish(context: Context, ticket: StageTicket, totals: StagedPush) -> None:
         return
     done = Stage(ticket.attempt, begun=True, done=True, segments=totals.segments, rows=totals.rows, bytes=totals.bytes)
     context.session.commit(
-        [context.records.write_guard(ticket.entry_id, stored, stored.guard.with_stage(ticket.stager, done))]
+        [context.records.write_guard(ticket.entry_id, stored, stored.guard.with_stage(ticket.stager, done)), *creates]
     )
 
 

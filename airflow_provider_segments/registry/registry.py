@@ -20,6 +20,7 @@ from airflow_provider_segments.zookeeper import Check, CommitConflictError, Crea
 from airflow_provider_segments.zookeeper.session import MAX_REQUEST, request_size
 
 _FORMAT = 1
+_GUARD_ROOM = 40_000  # bytes of a request kept for a guard with many stagers
 
 
 class Root(msgspec.Struct, frozen=True):
@@ -121,7 +122,7 @@ class Registry:
 
         An empty result means that every shard was created by this call. The caller decides what to do about the rest.
         """
-        self._session.ensure({path.rpartition("/")[0] for path in payloads})
+        self.make_chunks(payloads)
         creates = [Create(path, data) for path, data in payloads.items()]
         batches = [[fence, *batch] for batch in pack(creates, request_size([fence]))]
         outcomes = self._session.commit_many(batches)
@@ -132,6 +133,20 @@ class Registry:
             for op in ops
             if isinstance(op, Create)
         }
+
+    def in_one_request(self, payloads: Mapping[str, bytes]) -> list[Op]:
+        """The operations that create the shards, when one request can hold them all beside a guard; else nothing."""
+        creates: list[Op] = [Create(path, data) for path, data in payloads.items()]
+        if len(creates) > 900 or request_size(creates) > MAX_REQUEST - _GUARD_ROOM:
+            return []
+        return creates
+
+    def make_chunks(self, shard_paths: Iterable[str]) -> None:
+        """Make the chunks of these shards that are missing; one listing tells which."""
+        parents = {path.rpartition("/")[0] for path in shard_paths}
+        there = {f"{self.path}/{chunk}" for chunk in self._session.children(self.path)}
+        if missing := parents - there:
+            self._session.ensure(missing)
 
     def standing(self, paths: Iterable[str]) -> dict[str, bytes]:
         """Contents of those of ``paths`` that exist."""

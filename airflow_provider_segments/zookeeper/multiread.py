@@ -14,7 +14,6 @@ from kazoo.exceptions import EXCEPTIONS, KazooException, NoNodeError
 from kazoo.protocol.serialization import (
     GetChildren,
     GetData,
-    MultiHeader,
     int_struct,
     multiheader_struct,
     read_buffer,
@@ -39,8 +38,9 @@ class MultiRead:
     def serialize(self) -> bytearray:
         payload = bytearray()
         for operation in self.operations:
-            payload += MultiHeader(operation.type, False, -1).serialize()
-            payload += operation.serialize()
+            path = operation.path.encode()
+            payload += multiheader_struct.pack(operation.type, False, -1)
+            payload += int_struct.pack(len(path)) + path + b"\0"  # no watch
         payload += multiheader_struct.pack(-1, True, -1)
         return payload
 

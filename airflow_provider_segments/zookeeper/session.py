@@ -33,7 +33,6 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.paths import _prefix_root
 from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
@@ -338,7 +337,9 @@ class ZooKeeperSession:
         )
 
     def _full(self, path: str) -> str:
-        return str(_prefix_root(self._client.chroot, path))
+        """Our paths are normal already, so kazoo's checks (a fifth of a snapshot's time) are left out."""
+        chroot: str = self._client.chroot
+        return f"{chroot}{path}" if path != "/" else chroot or "/"
 
     def _exists_many(self, paths: Sequence[str]) -> list[tuple[str, bool]]:
         return [(path, node is not None) for path, node in zip(paths, self.get_many(paths), strict=True)]

@@ -79,8 +79,7 @@ class TableMachine(RuleBasedStateMachine):
         self.losses: list[str] = []
         session.decide = lambda: self.losses.pop() if self.losses else ""  # type: ignore[method-assign]
         cluster = f"{store.paths.cluster}_{next(CLUSTERS)}"
-        # The table always has the same name, so that entry ids, and with them the order of names, are those of a
-        replay.
+        # The table's name is always the same, so that entry ids, and the order of names, are those of a replay.
         objects = open_store(f"{store.storage.uri}/{cluster}")
         self.store = SegmentStore(session, cluster, objects, clock=self.hand.clock(), retry=QUICK)
         self.pushes: list[Push] = []
