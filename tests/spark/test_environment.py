@@ -53,13 +53,13 @@ def test_credentials_come_from_the_environment_and_are_not_shown() -> None:
         "SEGMENTS_ZK_USERNAME": "me",
         "SEGMENTS_ZK_PASSWORD": "hush-2",
         "SEGMENTS_ZK_USE_SSL": "true",
-        "HOME": "/root",
+        "HOME": "/home/me",
     }
     options = connection.storage_options(given)
     assert options == {"access_key": "AK", "secret_key": "hush-1"}
     zookeeper = connection.zookeeper_settings("zk:2181", given)
     assert (zookeeper.username, zookeeper.password, zookeeper.use_ssl) == ("me", "hush-2", True)
-    assert "hush" not in repr(open_store("s3://b", **options)) + repr(zookeeper)
+    assert "hush" not in repr(open_store("s3://bucket", **options)) + repr(zookeeper)
     assert set(connection.worker_environment(given)) == {name for name, value in given.items() if value} - {"HOME"}
     with pytest.raises(InvalidConfigError, match="SEGMENTS_ZK_USE_SSL must be true or false"):
         connection.zookeeper_settings("zk:2181", {"SEGMENTS_ZK_USE_SSL": "maybe"})
