@@ -74,7 +74,7 @@ def _world(work: Path, began: float, *, s3: bool) -> Iterator[tuple[Standalone, 
     """ZooKeeper, Airflow and the input, all below ``work``; everything that was started is stopped at the end."""
     _say(began, "Unpacking the flights of 2013")
     flights = write_flights(work / "input")
-    _say(began, f"Starting ZooKeeper, {'an S3 server ' if s3 else ''}and Airflow")
+    _say(began, f"Starting ZooKeeper{', an S3 server' if s3 else ''} and Airflow")
     with EmbeddedZooKeeper(work / "zookeeper") as zookeeper, _storage(work, s3=s3) as (storage, extra):
         connection = {"conn_type": "segments", "host": zookeeper.hosts, "extra": extra}
         environment = {"AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(connection), "SEGMENTS_INPUT": str(flights)}
