@@ -104,20 +104,16 @@ def _check_registered(context: Context, stored: StoredLineage, entry: LineageEnt
         return Check(context.registry.path, root.version)
     read = context.registry.read(lambda name: is_settled(stored.lineage, name.entry_id))
     registered = {record.name for shard in read.shards for record in shard.records}
-    if gone := [name for name in entry.segments_from if name not in registered]:
-        raise RevertRefusedError(
-            "from-gone",
-            f"revert refused: {describe(gone)} that it replaced is gone",
-            table=context.table,
-            entry_id=entry.entry_id,
-            hint="Push the old data again.",
-        )
-    if gone := [name for name in entry.segments_to if name not in registered]:
-        raise RevertRefusedError(
-            "to-gone",
-            f"revert refused: {describe(gone)} that it brought was replaced by a later push, and is gone",
-            table=context.table,
-            entry_id=entry.entry_id,
-            hint="Push the old data again.",
-        )
+    for rule, names, what in (
+        ("from-gone", entry.segments_from, "that it replaced is gone"),
+        ("to-gone", entry.segments_to, "that it brought was replaced by a later push, and is gone"),
+    ):
+        if gone := [name for name in names if name not in registered]:
+            raise RevertRefusedError(
+                rule,
+                f"revert refused: {describe(gone)} {what}",
+                table=context.table,
+                entry_id=entry.entry_id,
+                hint="Push the old data again.",
+            )
     return Check(context.registry.path, read.root.version)
