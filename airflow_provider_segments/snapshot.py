@@ -19,7 +19,7 @@ from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
 from airflow_provider_segments.lineage.records import LineageRecords, StoredLineage
 from airflow_provider_segments.lineage.routing import hidden_names, is_settled
 from airflow_provider_segments.lineage.rules import find
-from airflow_provider_segments.model.interval import ALL_TIME, MAX_MS, MIN_MS, Interval
+from airflow_provider_segments.model.interval import ALL_TIME, MAX_MS, MIN_MS, Interval, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, Lineage
 from airflow_provider_segments.model.segment import Segment, SegmentRecord
 from airflow_provider_segments.registry.registry import Registry
@@ -34,7 +34,7 @@ class Snapshot:
     """The segments of one table that belong together, and the lineage ``zxid`` they were taken at.
 
     ``interval`` is the asked-for time range; segments are whole, so rows outside of it are the reader's to filter.
-    Lists are in the order of time chunks. ``len()`` is the number of segments.
+    Lists are in the order of the registry's time chunks. ``len()`` is the number of segments.
     """
 
     table: str
@@ -80,13 +80,13 @@ class Snapshot:
         """The segments."""
         found: list[Segment] = []
         for shard, records in self.blocks:
-            chunk, entry_id, born = shard.name.chunk, shard.name.entry_id, shard.born
+            entry_id, born = shard.name.entry_id, shard.born
             prefix = entry_prefix(self.table, entry_id)
             found += [
                 Segment(
                     record.name,
                     prefix + record.file,
-                    chunk,
+                    shard.chunk_of(record),
                     entry_id,
                     born,
                     record.rows,
@@ -211,7 +211,7 @@ def _shown_by(hidden: Collection[str], interval: Interval) -> Callable[[list[Seg
 def _overlaps(record: SegmentRecord, interval: Interval) -> bool:
     """Whether the segment's own times reach into the interval. Both of its ends are inclusive."""
     if record.min_time_ms is None or record.max_time_ms is None:
-        return True
+        return record.chunk is None or parse_chunk(record.chunk).overlaps(interval)
     return record.min_time_ms < interval.end_ms and record.max_time_ms >= interval.start_ms
 
 

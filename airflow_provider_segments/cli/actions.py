@@ -15,7 +15,7 @@ from airflow_provider_segments.cli.output import Cell, age, count, few, size
 from airflow_provider_segments.cli.run import Call, UsageError
 from airflow_provider_segments.exceptions import EntryNotFoundError, InvalidConfigError, MetadataUnavailableError
 from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import format_ms, from_ms
+from airflow_provider_segments.model.interval import format_ms, from_ms, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 
 if TYPE_CHECKING:
@@ -166,11 +166,12 @@ def _chunks(taken: Snapshot) -> dict[str, dict[str, int]]:
     """Totals of each time chunk, in the order of time."""
     found: dict[str, dict[str, int]] = {}
     for shard, records in taken.blocks:
-        totals = found.setdefault(shard.name.chunk, {"segments": 0, "rows": 0, "bytes": 0})
-        totals["segments"] += len(records)
-        totals["rows"] += sum(record.rows for record in records)
-        totals["bytes"] += sum(record.bytes for record in records)
-    return found
+        for record in records:
+            totals = found.setdefault(shard.chunk_of(record), {"segments": 0, "rows": 0, "bytes": 0})
+            totals["segments"] += 1
+            totals["rows"] += record.rows
+            totals["bytes"] += record.bytes
+    return dict(sorted(found.items(), key=lambda item: parse_chunk(item[0]).start_ms))
 
 
 def start(call: Call) -> None:

@@ -100,11 +100,8 @@ def _seal(context: Context, entry_id: str) -> StoredGuard:
     sealed = stored.guard.moved_to(GuardState.SEALED, context.clock.new_id())
     if stored.guard.state not in (GuardState.OPEN, GuardState.SEALED):
         raise CommitConflictError(Check(context.records.guard_path(entry_id), stored.version), "settled meanwhile")
-    context.session.commit([context.records.write_guard(entry_id, stored, sealed)])
-    read = context.guard(entry_id)
-    if read.guard.settled_by != sealed.settled_by:
-        raise CommitConflictError(Check(context.records.guard_path(entry_id), stored.version), "bad-version")
-    return read
+    written = context.session.commit([context.records.write_guard(entry_id, stored, sealed)])[0]
+    return StoredGuard(entry_id, sealed, written.version, stored.born, written.mzxid)
 
 
 def _chosen(

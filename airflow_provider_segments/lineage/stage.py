@@ -17,7 +17,7 @@ from airflow_provider_segments.lineage.guard import GuardState, Stage, StoredGua
 from airflow_provider_segments.lineage.rules import check_to_names, describe
 from airflow_provider_segments.model.interval import parse_chunk
 from airflow_provider_segments.model.names import check_segment_names, check_stager_name, entry_tag
-from airflow_provider_segments.model.segment import StagedSegment, encode_record
+from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.storage.base import check_keys, entry_prefix
 from airflow_provider_segments.zookeeper import Check, CommitConflictError, Op
 
@@ -184,7 +184,9 @@ def _check_segments(ticket: StageTicket, segments: Sequence[StagedSegment]) -> N
     for item in segments:
         record = item.record
         if record.rows < 0 or record.bytes < 0 or record.crc32 < 0:
-            raise InvalidNameError(f"segment {item.record.name!r}: rows, bytes and crc32 must not be negative")
+            raise InvalidNameError(f"segment {record.name!r}: rows, bytes and crc32 must not be negative")
+        if record.chunk is not None:
+            raise InvalidNameError(f"segment {record.name!r}: the chunk is named beside the record, not in it")
 
 
 def _check_names(context: Context, ticket: StageTicket, segments: Sequence[StagedSegment]) -> None:
@@ -215,9 +217,9 @@ def _check_same(ticket: StageTicket, mine: Stage, totals: StagedPush) -> None:
 
 
 def _payloads(context: Context, ticket: StageTicket, segments: Sequence[StagedSegment]) -> dict[str, bytes]:
-    by_chunk: dict[str, list[bytes]] = {}
+    by_chunk: dict[str, list[SegmentRecord]] = {}
     for item in segments:
-        by_chunk.setdefault(item.chunk, []).append(encode_record(item.record))
+        by_chunk.setdefault(item.chunk, []).append(item.record)
     return context.registry.shard_payloads(ticket.entry_id, ticket.born, ticket.stager, ticket.attempt, by_chunk)
 
 

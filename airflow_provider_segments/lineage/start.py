@@ -6,7 +6,7 @@ import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_segments.exceptions import EntryNotFoundError, StartRefusedError
+from airflow_provider_segments.exceptions import StartRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import Guard, GuardState
 from airflow_provider_segments.lineage.records import StoredLineage
@@ -133,15 +133,12 @@ def _commit(
 ) -> StartedEntry:
     changed, guard_ops = _close_guards(context, decision)
     made = context.records.make_guard(request.entry_id, Guard(identity=identity))
-    context.session.commit([context.records.write(stored, changed), made, *guard_ops])
-    guard = context.records.guard(request.entry_id)
-    if guard is None:  # reverted and dropped by somebody within a millisecond
-        raise EntryNotFoundError(
-            f"entry {request.entry_id} of table {context.table!r} was removed right after its start"
-        )
+    written = context.session.commit([context.records.write(stored, changed), made, *guard_ops])[0]
+    # The transaction that made the guard has also written the lineage, and a changed node's answer tells its zxid.
+    born = context.guard(request.entry_id).born if stored.version is None else written.mzxid
     return StartedEntry(
         request.entry_id,
-        guard.born,
+        born,
         request.segments_from,
         request.segments_to,
         resumed=False,

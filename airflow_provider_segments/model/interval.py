@@ -137,6 +137,13 @@ def parse_chunk(name: str) -> Interval:
     return granularity.chunk(to_ms(at))
 
 
+def coarser_chunk(name: str) -> str | None:
+    """The chunk of the next wider granularity that holds ``name``; ``None`` for years, ISO weeks and ``ALL``."""
+    if "W" in name or "-" not in name:
+        return None
+    return name.rpartition("T" if "T" in name else "-")[0]
+
+
 def to_ms(at: datetime) -> int:
     """Whole milliseconds since the epoch, rounded down. Raises :class:`ValueError` for a time without a zone."""
     if at.tzinfo is None:

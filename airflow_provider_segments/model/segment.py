@@ -16,7 +16,8 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ``file`` is the object's name below its entry's prefix; ``rows`` and ``bytes`` are counts; ``crc32`` is the CRC-32
     of the object's bytes; ``min_time_ms`` and ``max_time_ms`` bound the time column, both ends inclusive, ``None``
     without one. ``columns`` maps a column to ``[min, max, null count]`` where the build was asked for it.
-    Encoded positionally: new fields go to the end and need a default.
+    ``chunk`` names the segment's time chunk where the registry keeps it with others under a coarser one; ``None`` says
+    that it is the chunk it is kept under. Encoded positionally: new fields go to the end and need a default.
     """
 
     name: str
@@ -27,6 +28,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     min_time_ms: int | None = None
     max_time_ms: int | None = None
     columns: dict[str, list[Any]] | None = None
+    chunk: str | None = None
 
 
 class StagedSegment(msgspec.Struct, frozen=True, gc=False):

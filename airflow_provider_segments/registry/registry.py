@@ -13,6 +13,7 @@ import msgspec
 
 from airflow_provider_segments.exceptions import CorruptRecordError, OutcomeUnknownError, TableNotFoundError
 from airflow_provider_segments.model.interval import Interval, parse_chunk
+from airflow_provider_segments.model.segment import SegmentRecord, encode_record
 from airflow_provider_segments.paths import ClusterPaths
 from airflow_provider_segments.registry import shard as shards
 from airflow_provider_segments.registry.shard import Shard, ShardName
@@ -106,12 +107,12 @@ class Registry:
         return StoredRoot(root, node.version, node.mzxid)
 
     def shard_payloads(
-        self, entry_id: str, born: int, stager: str, attempt: int, by_chunk: Mapping[str, Sequence[bytes]]
+        self, entry_id: str, born: int, stager: str, attempt: int, by_chunk: Mapping[str, Sequence[SegmentRecord]]
     ) -> dict[str, bytes]:
-        """Paths and contents of the shards for encoded records. The same input gives the same shards."""
+        """Paths and contents of the shards for records. The same input gives the same shards."""
         payloads = {}
-        for chunk, records in by_chunk.items():
-            for number, group in enumerate(shards.split(records)):
+        for chunk, records in shards.share(by_chunk).items():
+            for number, group in enumerate(shards.split([encode_record(record) for record in records])):
                 path = f"{self.path}/{chunk}/{entry_id}.{stager}.{attempt}.{number}"
                 payloads[path] = shards.encode(entry_id, born, group)
         return payloads

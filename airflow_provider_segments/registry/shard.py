@@ -6,18 +6,23 @@ pushes do not contend with each other on a chunk, and the segments of an entry a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
 
 from airflow_provider_segments.exceptions import CorruptRecordError
-from airflow_provider_segments.model.interval import Interval, parse_chunk
+from airflow_provider_segments.model.interval import Interval, coarser_chunk, parse_chunk
 from airflow_provider_segments.model.segment import SegmentRecord, decode_records
 
 SHARD_BYTES = 500_000
 """A shard is closed when it has this many bytes: two fit into one ZooKeeper request."""
+
+SHARED_RECORDS = 256
+"""Most records that different time chunks keep in one shard: a reader of one of them decodes them all."""
+
+_SHARING_CHUNKS = 8  # fewer would save little, and make readers of each chunk look at the others' segments
 
 _FORMAT = 1
 
@@ -51,6 +56,10 @@ class Shard:
     def records(self) -> list[SegmentRecord]:
         """The segments. Raises :class:`CorruptRecordError`."""
         return decode_records(self.payload, self.name.path)
+
+    def chunk_of(self, record: SegmentRecord) -> str:
+        """The time chunk of one of the records."""
+        return record.chunk or self.name.chunk
 
 
 class _Stored(msgspec.Struct):
@@ -89,6 +98,31 @@ def encode(entry_id: str, born: int, records: Iterable[bytes]) -> bytes:
     """A shard of already encoded records."""
     head = f'{{"format":{_FORMAT},"entry":"{entry_id}","born":{born},"segments":['
     return head.encode() + b",\n".join(records) + b"]}"
+
+
+def share(by_chunk: Mapping[str, Sequence[SegmentRecord]]) -> dict[str, list[SegmentRecord]]:
+    """The records by the chunk that keeps them. A push of few segments over many chunks would otherwise cost a znode
+    each: its chunks share the shards of a coarser one, as long as a read of a single chunk stays cheap."""
+    kept = {chunk: list(records) for chunk, records in by_chunk.items()}
+    for depth in range(3):  # hours into days, days into months, months into years
+        groups: dict[str, list[str]] = {}
+        for chunk in kept:
+            if _depth(chunk) == depth and (wider := coarser_chunk(chunk)):
+                groups.setdefault(wider, []).append(chunk)
+        for wider, chunks in groups.items():
+            if len(chunks) >= _SHARING_CHUNKS and sum(len(kept[chunk]) for chunk in chunks) <= SHARED_RECORDS:
+                shared = [_kept_under(chunk, record) for chunk in chunks for record in kept.pop(chunk)]
+                kept.setdefault(wider, []).extend(shared)
+    return kept
+
+
+def _depth(chunk: str) -> int:
+    """0 for hours, 1 for days, 2 for months."""
+    return 0 if "T" in chunk else 3 - chunk.count("-")
+
+
+def _kept_under(chunk: str, record: SegmentRecord) -> SegmentRecord:
+    return record if record.chunk else msgspec.structs.replace(record, chunk=chunk)
 
 
 def split(records: Sequence[bytes]) -> list[list[bytes]]:
