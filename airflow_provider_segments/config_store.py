@@ -48,7 +48,7 @@ class ConfigStore:
             [
                 self._paths.configs,
                 self._paths.lineages,
-                self._paths.pending_deletions,
+                self._paths.readers(config.name),
                 self._paths.entries(config.name),
                 self._paths.registry(config.name),
             ]

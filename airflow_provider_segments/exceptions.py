@@ -86,6 +86,10 @@ class SnapshotRefusedError(RefusedError):
     """The asked-for snapshot can no longer be read in full."""
 
 
+class LeaseLostError(SegmentsError, ConnectionError):
+    """A reader's lease is gone (its ZooKeeper session ended): objects it still wants to read may be deleted now."""
+
+
 class StorageError(SegmentsError, OSError):
     """An object store operation failed."""
 

@@ -28,8 +28,40 @@ class ClusterPaths:
 
     @property
     def pending_deletions(self) -> str:
-        """Parent of the deletion messages that wait."""
+        """Parent of the partitions of deletion batches, which are numbers."""
         return f"/{self.cluster}/DELETION/PENDING"
+
+    @property
+    def deletion_retries(self) -> str:
+        """Parent of the markers of batches that wait for their next delivery."""
+        return f"/{self.cluster}/DELETION/RETRY"
+
+    @property
+    def deletion_claims(self) -> str:
+        """Parent of the ephemeral claims of consumers."""
+        return f"/{self.cluster}/DELETION/CLAIMS"
+
+    @property
+    def dead_letters(self) -> str:
+        """Parent of the dead letters."""
+        return f"/{self.cluster}/DELETION/DEAD"
+
+    @property
+    def sweeps(self) -> str:
+        """Parent of the requests to look under a prefix."""
+        return f"/{self.cluster}/DELETION/SWEEPS"
+
+    def readers(self, table: str) -> str:
+        """Parent of the ephemeral leases of a table's readers."""
+        return f"/{self.cluster}/READERS/{check_table_name(table)}"
+
+    def offloads(self, table: str) -> str:
+        """Parent of the records of a table's offloads that are under way."""
+        return f"/{self.cluster}/OFFLOADS/{check_table_name(table)}"
+
+    def other_ledgers(self, table: str, component: str) -> str:
+        """Parent of a table's ledgers that are no segments: cursors or schemas. What stands there is in use."""
+        return f"/{self.cluster}/LEDGERS/{check_table_name(table)}/{component}"
 
     def config(self, table: str) -> str:
         """A table's config."""

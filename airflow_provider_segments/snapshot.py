@@ -10,11 +10,14 @@ for each part of the rule that is left out.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import TracebackType
 
-from airflow_provider_segments.exceptions import ContentionError, SnapshotRefusedError
+from airflow_provider_segments.exceptions import ContentionError, LeaseLostError, SnapshotRefusedError
 from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
 from airflow_provider_segments.lineage.records import LineageRecords, StoredLineage
 from airflow_provider_segments.lineage.routing import hidden_names, is_settled
@@ -22,6 +25,7 @@ from airflow_provider_segments.lineage.rules import find
 from airflow_provider_segments.model.interval import ALL_TIME, MAX_MS, MIN_MS, Interval, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, Lineage
 from airflow_provider_segments.model.segment import Segment, SegmentRecord
+from airflow_provider_segments.registry.leases import Lease, Leases
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.registry.shard import Shard, ShardName
 from airflow_provider_segments.storage.base import ObjectStore, entry_prefix
@@ -42,6 +46,32 @@ class Snapshot:
     interval: Interval
     blocks: tuple[tuple[Shard, Sequence[SegmentRecord]], ...] = field(repr=False)
     storage: ObjectStore = field(repr=False, compare=False)
+    lease: Lease | None = field(default=None, repr=False, compare=False)
+    _holding: _Holding | None = field(default=None, repr=False, compare=False)
+
+    def __enter__(self) -> Snapshot:
+        """The snapshot under a reader's lease: none of its objects is deleted before the block ends.
+
+        When something was removed since it was taken, it is taken again, so use what ``with`` gives. Raises
+        :class:`ValueError` for one that cannot be held (staged segments), and what taking it raises.
+        """
+        if self._holding is None:
+            raise ValueError("staged segments cannot be leased: their push holds them")
+        return self._holding.enter(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Gives the lease back. Raises :class:`LeaseLostError` when it was lost on the way: what was read may be
+        incomplete."""
+        assert self._holding is not None
+        self._holding.leave(failed=error is not None)
+
+    def check_lease(self) -> None:
+        """For long reads, between files. Raises :class:`LeaseLostError` when the lease is gone, or was never taken."""
+        if self.lease is None:
+            raise LeaseLostError(f"table {self.table!r}: this snapshot has no lease; use it in a with block")
+        self.lease.check()
 
     def __len__(self) -> int:
         return sum(len(records) for _, records in self.blocks)
@@ -104,6 +134,43 @@ class Snapshot:
         return (record for _, records in self.blocks for record in records)
 
 
+@dataclass(slots=True)
+class _Holding:
+    """Takes the lease of one snapshot, and gives it back.
+
+    The lease comes after the snapshot, so a removal in between would not wait for it. Every removal changes the
+    registry's root before the first object may go: a root that is still as the snapshot saw it, read after the lease
+    was made, proves that there was none. Otherwise the snapshot is taken again, under the lease.
+    """
+
+    reader: SnapshotReader
+    owner: str
+    as_of: str | None
+    root_version: int
+    held: list[Lease] = field(default_factory=list)
+
+    def enter(self, taken: Snapshot) -> Snapshot:
+        """The snapshot, or a newer one, under a lease."""
+        lease = self.reader.leases.take(self.owner)
+        try:
+            if self.reader.registry.root().version != self.root_version:
+                taken = self.reader.retake(taken.interval, self.as_of)
+        except BaseException:
+            lease.release()
+            raise
+        self.held.append(lease)
+        return replace(taken, lease=lease, _holding=None)
+
+    def leave(self, *, failed: bool) -> None:
+        """Give the lease back; an error that is on its way is not hidden by a lost lease."""
+        lease = self.held.pop()
+        try:
+            if not failed:
+                lease.check()
+        finally:
+            lease.release()
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotReader:
     """Takes snapshots of one table."""
@@ -112,21 +179,29 @@ class SnapshotReader:
     records: LineageRecords
     registry: Registry
     storage: ObjectStore
+    leases: Leases
 
-    def take(self, start: int | None = None, end: int | None = None, *, as_of: str | None = None) -> Snapshot:
+    def take(
+        self, start: int | None = None, end: int | None = None, *, as_of: str | None = None, owner: str = ""
+    ) -> Snapshot:
         """The visible segments of chunks and segments that overlap ``[start, end)`` (UTC milliseconds; ``None`` is
         open).
 
-        ``as_of`` takes the table as it was right after that lineage entry was completed. Raises :class:`ValueError`
-        for an empty range, :class:`TableNotFoundError`, :class:`EntryNotFoundError`, :class:`SnapshotRefusedError`
-        when the past is no longer there in full, and :class:`CorruptRecordError`.
+        ``as_of`` takes the table as it was right after that lineage entry was completed. In a ``with`` block the
+        snapshot holds a lease for ``owner``, which people see who wonder what a deletion waits for. Raises
+        :class:`ValueError` for an empty range, :class:`TableNotFoundError`, :class:`EntryNotFoundError`,
+        :class:`SnapshotRefusedError` when the past is no longer there in full, and :class:`CorruptRecordError`.
         """
         interval = Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
-        return self._take(interval, as_of)[1]
+        return self._take(interval, as_of, owner or f"{socket.gethostname()}:{os.getpid()}")[1]
+
+    def retake(self, interval: Interval, as_of: str | None) -> Snapshot:
+        """The snapshot once more, for one that has just got its lease."""
+        return self._take(interval, as_of, "")[1]
 
     def visible(self) -> tuple[StoredLineage, Collection[str]]:
         """The lineage and, under exactly that lineage, the names of all visible segments."""
-        stored, snapshot = self._take(ALL_TIME, None)
+        stored, snapshot = self._take(ALL_TIME, None, "")
         return stored, snapshot.names
 
     def staged(self, shards: Sequence[Shard]) -> Snapshot:
@@ -135,7 +210,7 @@ class SnapshotReader:
             self.table, 0, ALL_TIME, tuple((shard, shard.records) for shard in _in_time_order(shards)), self.storage
         )
 
-    def _take(self, interval: Interval, as_of: str | None) -> tuple[StoredLineage, Snapshot]:
+    def _take(self, interval: Interval, as_of: str | None, owner: str) -> tuple[StoredLineage, Snapshot]:
         for _ in range(_ATTEMPTS):
             stored = self.records.read()
             view = _present(stored) if as_of is None else self._past(stored, as_of)
@@ -145,7 +220,10 @@ class SnapshotReader:
             if as_of is not None and read.root.root.history_floor > view.horizon:
                 raise _forgotten(self.table, as_of)
             blocks = _visible_blocks(view, read.shards, interval)
-            return stored, Snapshot(self.table, stored.zxid, interval, blocks, self.storage)
+            holding = _Holding(self, owner, as_of, read.root.version)
+            return stored, Snapshot(
+                self.table, stored.zxid, interval, blocks, self.storage, _holding=holding if owner else None
+            )
         raise ContentionError(f"snapshot of table {self.table!r}: a clean-up overtook all {_ATTEMPTS} attempts")
 
     def _past(self, stored: StoredLineage, as_of: str) -> _View:

@@ -10,7 +10,10 @@ from typing import Any, Self
 
 from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
 from airflow_provider_segments.config_store import ConfigStore
+from airflow_provider_segments.deletion.delete import LedgerDeleter
 from airflow_provider_segments.deletion.mark import Marker
+from airflow_provider_segments.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.deletion.settings import DeletionSettings
 from airflow_provider_segments.exceptions import EntryNotFoundError
 from airflow_provider_segments.lineage import cleanup, end, revert, stage, start
 from airflow_provider_segments.lineage.cleanup import CleanedUp
@@ -27,6 +30,7 @@ from airflow_provider_segments.model.names import check_table_name
 from airflow_provider_segments.model.segment import StagedSegment
 from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.paths import ClusterPaths
+from airflow_provider_segments.registry.leases import Leases
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.retrying import Retry
 from airflow_provider_segments.snapshot import Snapshot, SnapshotReader
@@ -44,15 +48,20 @@ class SegmentStore:
         cluster: str,
         storage: ObjectStore,
         *,
+        tiered: ObjectStore | None = None,
+        deletion: DeletionSettings | None = None,
         clock: Clock = SYSTEM_CLOCK,
         retry: Retry | None = None,
     ) -> None:
         self.session = session
         self.storage = storage
+        self.tiered = tiered
         self.paths = ClusterPaths(cluster)
         self.clock = clock
         self.retry = retry or Retry()
         self.configs = ConfigStore(session, self.paths)
+        self.deletion = deletion or DeletionSettings()
+        self.queue = ZooKeeperQueue(session, self.paths, clock, partitions=self.deletion.parallelism)
 
     @classmethod
     def connect(
@@ -63,18 +72,21 @@ class SegmentStore:
         *,
         zookeeper: ZooKeeperSettings | None = None,
         storage: ObjectStore | None = None,
+        tiered: ObjectStore | None = None,
+        deletion: DeletionSettings | None = None,
         clock: Clock = SYSTEM_CLOCK,
         retry: Retry | None = None,
     ) -> Self:
         """Open a cluster at ``zk_hosts`` (``host:port,host:port/chroot``) whose objects are at ``storage_uri``
         (``file:///folder`` or ``s3://bucket/prefix``); ``zookeeper`` and ``storage`` say more than the two can.
+        ``tiered`` is where old segments are offloaded to, ``deletion`` how the second phase behaves.
 
         Raises :class:`MetadataUnavailableError` when no ZooKeeper answers, and :class:`InvalidConfigError`.
         """
         store = storage if storage is not None else open_store(storage_uri)
         settings = zookeeper or ZooKeeperSettings(hosts=zk_hosts)
         session = ZooKeeperSession.connect(settings, sleep=clock.sleep, monotonic=clock.monotonic)
-        return cls(session, cluster, store, clock=clock, retry=retry)
+        return cls(session, cluster, store, tiered=tiered, deletion=deletion, clock=clock, retry=retry)
 
     def table(self, name: str) -> Table:
         """One table; it need not exist yet. Raises :class:`InvalidNameError`."""
@@ -89,6 +101,10 @@ class SegmentStore:
         harmless."""
         what = f"apply_config of table {config.name!r}"
         return self.retry.run(what, self.session, self.clock, partial(self.configs.apply, config))
+
+    def deleter(self) -> LedgerDeleter:
+        """A consumer of the deletion queue: see :class:`.deletion.delete.LedgerDeleter`."""
+        return LedgerDeleter(self.session, self.paths, self.clock, self.queue, self.storage, self.tiered, self.deletion)
 
     def close(self) -> None:
         """End the ZooKeeper session."""
@@ -113,14 +129,15 @@ class Table:
         self.storage = store.storage
         records = LineageRecords(store.session, store.paths, name)
         registry = Registry(store.session, store.paths, name)
-        self._reader = SnapshotReader(name, records, registry, store.storage)
+        leases = Leases(store.session, store.paths, store.clock, name)
+        self._reader = SnapshotReader(name, records, registry, store.storage, leases)
         self._context = Context(
             name,
             store.session,
             records,
             registry,
             store.storage,
-            Marker(store.session, store.paths, registry, store.clock),
+            Marker(store.session, registry, store.queue, store.clock),
             store.clock,
             store.retry,
             self.config,
@@ -182,9 +199,12 @@ class Table:
         """One pass of the lineage clean-up: see :func:`.lineage.cleanup.run`."""
         return cleanup.run(self._context)
 
-    def snapshot(self, start: int | None = None, end: int | None = None, *, as_of: str | None = None) -> Snapshot:
-        """What is visible: see :meth:`.snapshot.SnapshotReader.take`."""
-        return self._reader.take(start, end, as_of=as_of)
+    def snapshot(
+        self, start: int | None = None, end: int | None = None, *, as_of: str | None = None, owner: str = ""
+    ) -> Snapshot:
+        """What is visible: see :meth:`.snapshot.SnapshotReader.take`. ``with table.snapshot() as taken:`` keeps its
+        objects from being deleted until the block ends."""
+        return self._reader.take(start, end, as_of=as_of, owner=owner)
 
     def resolve_entry(self, entry: str) -> str:
         """The id meant by ``entry``: an id, the unique beginning of one (4 characters or more), or ``latest``, the
@@ -214,4 +234,12 @@ class Table:
 def with_clock(store: SegmentStore, **changes: Any) -> SegmentStore:
     """The same store and session under another clock: for tests, and for a clean-up at a given time."""
     clock = replace(store.clock, **changes)
-    return SegmentStore(store.session, store.paths.cluster, store.storage, clock=clock, retry=store.retry)
+    return SegmentStore(
+        store.session,
+        store.paths.cluster,
+        store.storage,
+        tiered=store.tiered,
+        deletion=store.deletion,
+        clock=clock,
+        retry=store.retry,
+    )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
 from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.interval import Granularity, parse_chunk, to_ms
+from airflow_provider_segments.model.ledger import owner_metadata
 from airflow_provider_segments.model.names import check_segment_name, entry_tag
 from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 
@@ -56,13 +57,7 @@ def _upload(table: Table, ticket: StageTicket, described: Sequence[_Described]) 
         tag = entry_tag(ticket.entry_id)
         name = check_segment_name(f"{table.name}_{one.chunk}_{tag}_{ticket.stager}_{number:05d}")
         file = f"{name}.{ticket.attempt}.parquet"
-        owner = {
-            "application": "airflow-provider-segments",
-            "component": "Managed-Ledger",
-            "table": table.name,
-            "segment": name,
-            "generation": ticket.generation,
-        }
+        owner = owner_metadata(table.name, name, ticket.generation)
         stored = table.storage.put_file(one.path, ticket.prefix + file, owner=owner)
         if stored.bytes != one.bytes:
             raise SourceDataError(f"{one.path} changed while it was uploaded: stage finished files only")

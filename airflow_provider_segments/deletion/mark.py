@@ -1,40 +1,37 @@
-"""The first phase: hidden segments leave the registry, and the message that names their objects is queued, in one
-transaction a batch. There is no moment at which an object is in neither place, so none can be orphaned.
+"""The first phase: hidden segments leave the registry, and a message for each of their ledgers is queued.
+
+With the queue in ZooKeeper both happen in one transaction a batch, so there is no moment at which an object is in
+neither place. With a queue elsewhere (anything that is a ``DeletionQueue`` and no ``ZooKeeperQueue``) the messages are
+sent first and the registry changes after; what a crash in between leaves is a message about a segment that is still
+registered, and the second phase knows what to do with it (PIP-186 traps T1 and T5).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.deletion.queue import BATCH_LEDGERS, DeletionQueue, ZooKeeperQueue, in_batches
+from airflow_provider_segments.model.ledger import (
+    DeletionBatch,
+    LedgerType,
+    OffloadContext,
+    PendingDeleteLedgerInfo,
+    SweepRequest,
+    generation_of,
+)
 from airflow_provider_segments.model.segment import SegmentRecord, encode_record
-from airflow_provider_segments.paths import ClusterPaths
 from airflow_provider_segments.registry import shard as shards
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.registry.shard import Shard
-from airflow_provider_segments.storage.base import entry_prefix
-from airflow_provider_segments.zookeeper import Check, Create, Delete, Op, SetData, ZooKeeperSession
+from airflow_provider_segments.zookeeper import Check, Delete, Op, SetData, ZooKeeperSession
 from airflow_provider_segments.zookeeper.session import request_size
 
+_REQUEST = 700_000  # bytes of one marking transaction, with room for what the batches add to the shards
+_WINDOW = 8
 
-class PendingDeletion(msgspec.Struct, frozen=True):
-    """A queued message: objects of one entry that nobody may need any more, or everything under the entry's prefix.
-
-    ``marked_at`` is the lineage zxid that made the removal legal, ``at_ms`` the wall clock, ``objects`` are
-    ``[key, bytes, crc32]``; an empty list with ``prefix`` means all that lies under the prefix.
-    """
-
-    table: str
-    entry_id: str
-    reason: str
-    marked_at: int
-    at_ms: int
-    prefix: str
-    objects: list[tuple[str, int, int]] = []
-    format: int = 1
+_Removal = tuple[Shard, list[SegmentRecord]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +39,8 @@ class Marker:
     """Marks segments of one table for deletion."""
 
     session: ZooKeeperSession
-    paths: ClusterPaths
     registry: Registry
+    queue: DeletionQueue
     clock: Clock
 
     def mark(
@@ -52,64 +49,104 @@ class Marker:
         keep: Callable[[SegmentRecord], bool],
         *,
         reason: str,
-        marked_at: int,
         fence: Sequence[Check] = (),
     ) -> int:
-        """Remove from ``found`` what ``keep`` refuses and queue its objects; returns how many segments that were.
+        """Remove from ``found`` what ``keep`` refuses and queue its ledgers; returns how many segments that were.
 
-        The caller has made sure that no reader may see them: ``marked_at`` is the zxid of the lineage that says so, and
-        ``fence`` is checked in every transaction.
-        Raises :class:`CommitConflictError` when somebody else removed some of them meanwhile: read again, mark again.
+        The caller has made sure that no new reader may see them. ``fence`` is checked in every transaction. A segment
+        that lives in both storages gets two messages. Raises :class:`CommitConflictError` when somebody else removed
+        some of them meanwhile (read again, mark again), and :class:`OutcomeUnknownError`.
         """
-        transactions: list[list[Op]] = []
-        marked = 0
-        for shard in found:
-            gone = [record for record in shard.records if not keep(record)]
-            if not gone:
-                continue
-            marked += len(gone)
-            transactions.append([self._removal(shard, gone), self._message(shard, gone, reason, marked_at)])
-        self._commit(transactions, fence)
-        return marked
+        removals = [(shard, gone) for shard in found if (gone := [one for one in shard.records if not keep(one)])]
+        for window in _windows(removals):
+            self._commit([self._transaction(group, reason, fence) for group in window])
+        return sum(len(gone) for _, gone in removals)
 
-    def mark_prefix(self, entry_id: str, *, reason: str, marked_at: int) -> list[Op]:
-        """The operation that queues the sweep of an entry's whole prefix, to be committed with what makes it legal."""
-        prefix = entry_prefix(self.registry.table, entry_id)
-        message = PendingDeletion(self.registry.table, entry_id, reason, marked_at, self.clock.now_ms(), prefix)
-        return [self._create(message)]
+    def sweep_op(self, entry_id: str, *, reason: str, not_before_ms: int = 0) -> list[Op]:
+        """The operation that asks for a look under an entry's prefix, for the transaction that makes it legal.
 
-    def _commit(self, transactions: list[list[Op]], fence: Sequence[Check]) -> None:
-        for batch in _batches(transactions):
-            for outcome in self.session.commit_many([[*fence, *ops] for ops in batch]):
-                if isinstance(outcome, Exception):
-                    raise outcome
+        None with a queue that is not in ZooKeeper: there, reconciliation finds what lies under the prefix.
+        """
+        if not isinstance(self.queue, ZooKeeperQueue):
+            return []
+        request = SweepRequest(self.registry.table, entry_id, reason, not_before_ms, self.clock.now_ms())
+        return [self.queue.sweep_op(request)]
 
-    def _removal(self, shard: Shard, gone: Collection[SegmentRecord]) -> Op:
-        names = {record.name for record in gone}
-        left = [encode_record(record) for record in shard.records if record.name not in names]
-        if not left:
-            return Delete(shard.name.path, shard.version)
-        return SetData(shard.name.path, shards.encode(shard.name.entry_id, shard.born, left), shard.version)
-
-    def _message(self, shard: Shard, gone: Collection[SegmentRecord], reason: str, marked_at: int) -> Op:
-        prefix = entry_prefix(self.registry.table, shard.name.entry_id)
-        objects = [(prefix + record.file, record.bytes, record.crc32) for record in gone]
-        return self._create(
-            PendingDeletion(
-                self.registry.table, shard.name.entry_id, reason, marked_at, self.clock.now_ms(), prefix, objects
+    def batches(self, group: Sequence[_Removal], reason: str) -> Iterator[DeletionBatch]:
+        """The messages for segments that leave ``group``'s shards, all of one generation."""
+        first = group[0][0]
+        name = first.name
+        versions = tuple((f"{shard.name.chunk}/{shard.name.node}", shard.version) for shard, _ in group)
+        by_store: dict[OffloadContext | None, list[PendingDeleteLedgerInfo]] = {}
+        for number, (_, gone) in enumerate(group):
+            for record in gone:
+                for store in record.stores():
+                    by_store.setdefault(store, []).append(
+                        PendingDeleteLedgerInfo(record.name, record.file, record.bytes, number)
+                    )
+        for store, ledgers in by_store.items():
+            whole = DeletionBatch(
+                self.registry.table,
+                name.entry_id,
+                generation_of(name.entry_id, first.born, name.stager, name.attempt),
+                tuple(ledgers),
+                LedgerType.LEDGER if store is None else LedgerType.OFFLOAD_LEDGER,
+                shards=versions,
+                reason=reason,
+                at_ms=self.clock.now_ms(),
+                offload=store,
             )
-        )
+            yield from in_batches(whole)
 
-    def _create(self, message: PendingDeletion) -> Create:
-        return Create(f"{self.paths.pending_deletions}/{self.clock.new_id()}", msgspec.json.encode(message))
+    def _transaction(self, group: Sequence[_Removal], reason: str, fence: Sequence[Check]) -> list[Op]:
+        batches = list(self.batches(group, reason))
+        removals = [_removal(shard, gone) for shard, gone in group]
+        if isinstance(self.queue, ZooKeeperQueue):
+            return [*fence, *removals, *self.queue.send_ops(batches)]
+        self.queue.send(batches)  # all of them, before any segment leaves: one that is not sent must stay (T5)
+        return [*fence, *removals]
+
+    def _commit(self, transactions: Sequence[Sequence[Op]]) -> None:
+        for outcome in self.session.commit_many(transactions):
+            if isinstance(outcome, Exception):
+                raise outcome
 
 
-def _batches(transactions: list[list[Op]]) -> Iterable[list[list[Op]]]:
-    """Small transactions joined into larger ones, eight of them at a time."""
-    joined: list[list[Op]] = []
-    for ops in transactions:
-        if joined and request_size(joined[-1]) + request_size(ops) < 900_000 and len(joined[-1]) < 500:
-            joined[-1] += ops
-        else:
-            joined.append(list(ops))
-    return [joined[start : start + 8] for start in range(0, len(joined), 8)]
+def _windows(removals: Sequence[_Removal]) -> Iterator[list[list[_Removal]]]:
+    """Groups of one generation that each make a transaction, some at a time."""
+    window: list[list[_Removal]] = []
+    for group in _groups(removals):
+        window.append(group)
+        if len(window) == _WINDOW:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def _groups(removals: Sequence[_Removal]) -> Iterator[list[_Removal]]:
+    group: list[_Removal] = []
+    size = count = 0
+    for shard, gone in removals:
+        cost = request_size([]) + len(bytes(shard.payload)) + 100 * len(gone)
+        full = group and (size + cost > _REQUEST or count + len(gone) > 4 * BATCH_LEDGERS or len(group) >= 400)
+        if full or (group and _generation(group[0][0]) != _generation(shard)):
+            yield group
+            group, size, count = [], 0, 0
+        group.append((shard, gone))
+        size += cost
+        count += len(gone)
+    if group:
+        yield group
+
+
+def _generation(shard: Shard) -> tuple[str, int, str, int]:
+    return (shard.name.entry_id, shard.born, shard.name.stager, shard.name.attempt)
+
+
+def _removal(shard: Shard, gone: Sequence[SegmentRecord]) -> Op:
+    names = {record.name for record in gone}
+    left = [encode_record(record) for record in shard.records if record.name not in names]
+    if not left:
+        return Delete(shard.name.path, shard.version)
+    return SetData(shard.name.path, shards.encode(shard.name.entry_id, shard.born, left), shard.version)

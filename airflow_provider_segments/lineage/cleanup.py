@@ -71,9 +71,7 @@ def remove_replaced(context: Context, entry_id: str) -> int:
         _remember_removal(context, stored, guard.changed if guard else stored.zxid)
         gone = set(entry.segments_from)
         found = _replaced_in(context, stored.lineage, entry_id)
-        return context.marker.mark(
-            found, lambda record: record.name not in gone, reason="replaced", marked_at=stored.zxid
-        )
+        return context.marker.mark(found, lambda record: record.name not in gone, reason="replaced")
 
     return context.retried("cleanup", attempt)
 
@@ -132,7 +130,7 @@ def _remove_staged(context: Context, entry_id: str) -> int:
     guard = context.records.guard(entry_id)
     if guard is not None and guard.guard.completed_at:
         _remember_removal(context, stored, guard.changed)
-    return context.marker.mark(found, lambda _: False, reason="reverted", marked_at=stored.zxid)
+    return context.marker.mark(found, lambda _: False, reason="reverted")
 
 
 def _drop(context: Context, entry_id: str, state: EntryState) -> bool:
@@ -153,7 +151,7 @@ def _drop(context: Context, entry_id: str, state: EntryState) -> bool:
     if guard is not None:
         ops.append(Delete(context.records.guard_path(entry_id), guard.version))
     if state is EntryState.REVERTED:
-        ops += context.marker.mark_prefix(entry_id, reason="reverted", marked_at=stored.zxid)
+        ops += context.marker.sweep_op(entry_id, reason="reverted")
     ops.append(_root_op(context, guard, context.registry.root()))
     context.session.commit(ops)
     return True

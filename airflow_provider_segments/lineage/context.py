@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.deletion.mark import Marker
 from airflow_provider_segments.exceptions import EntryNotFoundError
 from airflow_provider_segments.lineage.guard import StoredGuard
 from airflow_provider_segments.lineage.records import LineageRecords, StoredLineage
 from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.segment import SegmentRecord
 from airflow_provider_segments.registry.registry import Registry
+from airflow_provider_segments.registry.shard import Shard
 from airflow_provider_segments.retrying import Retry
 from airflow_provider_segments.storage.base import ObjectStore
-from airflow_provider_segments.zookeeper import ZooKeeperSession
+from airflow_provider_segments.zookeeper import Check, Op, ZooKeeperSession
 
 _T = TypeVar("_T")
 
 VisibleReader = Callable[[], tuple[StoredLineage, Collection[str]]]
 """Reads the lineage and, under exactly that lineage, the names readers see. Given by ``snapshot.py``, the one place
 that decides what is visible."""
+
+
+class Marks(Protocol):
+    """The first phase of deletion, as the lineage uses it: ``deletion.mark.Marker``."""
+
+    def mark(
+        self,
+        found: Iterable[Shard],
+        keep: Callable[[SegmentRecord], bool],
+        *,
+        reason: str,
+        fence: Sequence[Check] = (),
+    ) -> int:
+        """Remove from ``found`` what ``keep`` refuses, and queue it for deletion; returns how many segments."""
+
+    def sweep_op(self, entry_id: str, *, reason: str, not_before_ms: int = 0) -> list[Op]:
+        """The operation that asks for a look under an entry's prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +51,7 @@ class Context:
     records: LineageRecords
     registry: Registry
     storage: ObjectStore
-    marker: Marker
+    marker: Marks
     clock: Clock
     retry: Retry
     config: Callable[[], TableConfig]

@@ -50,7 +50,7 @@ def end(
         entry = find(stored.lineage, entry_id)
         if entry.state is EntryState.COMPLETED:
             return _already(context, entry)
-        prepared = _prepare(context, stored, entry, wanted, allow_empty=allow_empty)
+        prepared = _prepare(context, entry, wanted, allow_empty=allow_empty)
         try:
             return context.retried("end", lambda: _switch(context, prepared))
         except _SealBroken as broken:
@@ -75,9 +75,7 @@ class _SealBroken(Exception):  # noqa: N818 - a signal inside this module
         self.conflict = conflict
 
 
-def _prepare(
-    context: Context, stored: StoredLineage, entry: LineageEntry, wanted: tuple[str, ...] | None, *, allow_empty: bool
-) -> _Prepared:
+def _prepare(context: Context, entry: LineageEntry, wanted: tuple[str, ...] | None, *, allow_empty: bool) -> _Prepared:
     """Seal the entry, then check everything that cannot change while it stays sealed."""
     _check_not_reverted(context, entry)
     guard = _seal(context, entry.entry_id)
@@ -88,7 +86,7 @@ def _prepare(
             context, entry, "nothing-staged", "no segment was staged", "Allow an empty end to remove 'from' only."
         )
     _check_objects(context, entry, records)
-    _drop_rest(context, stored, guard, staged, records)
+    _drop_rest(context, guard, staged, records)
     return _Prepared(guard, records)
 
 
@@ -257,12 +255,10 @@ def _check_from(context: Context, stored: StoredLineage, entry: LineageEntry, gu
     return [Check(context.registry.path, read.root.version)]
 
 
-def _drop_rest(
-    context: Context, stored: StoredLineage, guard: StoredGuard, staged: Staged, records: Collection[str]
-) -> None:
+def _drop_rest(context: Context, guard: StoredGuard, staged: Staged, records: Collection[str]) -> None:
     """What was staged and is not in ``to`` must be gone before the switch, or it would appear with it."""
     fence = [Check(context.records.guard_path(guard.entry_id), guard.version)]
-    mark = partial(context.marker.mark, marked_at=stored.zxid, fence=fence)
+    mark = partial(context.marker.mark, fence=fence)
     mark(staged.leftover, lambda _: False, reason="superseded-attempt")
     mark(staged.current, lambda record: record.name in records, reason="not-in-to")
 

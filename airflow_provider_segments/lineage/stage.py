@@ -16,6 +16,7 @@ from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import GuardState, Stage, StoredGuard
 from airflow_provider_segments.lineage.rules import check_to_names, describe
 from airflow_provider_segments.model.interval import parse_chunk
+from airflow_provider_segments.model.ledger import generation_of
 from airflow_provider_segments.model.names import check_segment_names, check_stager_name, entry_tag
 from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.storage.base import check_keys, entry_prefix
@@ -36,7 +37,7 @@ class StageTicket:
     @property
     def generation(self) -> str:
         """Tells this attempt's objects from those of every other push and attempt, whatever their names."""
-        return f"{self.entry_id}:{self.born}:{self.stager}:{self.attempt}"
+        return generation_of(self.entry_id, self.born, self.stager, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +186,8 @@ def _check_segments(ticket: StageTicket, segments: Sequence[StagedSegment]) -> N
         record = item.record
         if record.rows < 0 or record.bytes < 0 or record.crc32 < 0:
             raise InvalidNameError(f"segment {record.name!r}: rows, bytes and crc32 must not be negative")
-        if record.chunk is not None:
-            raise InvalidNameError(f"segment {record.name!r}: the chunk is named beside the record, not in it")
+        if record.chunk is not None or record.offload is not None or not record.primary:
+            raise InvalidNameError(f"segment {record.name!r}: its chunk and where it lives are not the build's to say")
 
 
 def _check_names(context: Context, ticket: StageTicket, segments: Sequence[StagedSegment]) -> None:

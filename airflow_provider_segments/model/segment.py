@@ -8,6 +8,7 @@ import msgspec
 
 from airflow_provider_segments.exceptions import CorruptRecordError
 from airflow_provider_segments.model.interval import Interval, parse_chunk
+from airflow_provider_segments.model.ledger import OffloadContext
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -17,7 +18,9 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     of the object's bytes; ``min_time_ms`` and ``max_time_ms`` bound the time column, both ends inclusive, ``None``
     without one. ``columns`` maps a column to ``[min, max, null count]`` where the build was asked for it.
     ``chunk`` names the segment's time chunk where the registry keeps it with others under a coarser one; ``None`` says
-    that it is the chunk it is kept under. Encoded positionally: new fields go to the end and need a default.
+    that it is the chunk it is kept under. ``offload`` says where the copy in tiered storage is, and ``primary`` whether
+    the one in primary storage still counts: readers use it as long as it does. Encoded positionally: new fields go to
+    the end and need a default.
     """
 
     name: str
@@ -29,6 +32,13 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_time_ms: int | None = None
     columns: dict[str, list[Any]] | None = None
     chunk: str | None = None
+    offload: OffloadContext | None = None
+    primary: bool = True
+
+    def stores(self) -> list[OffloadContext | None]:
+        """Where the segment has objects: ``None`` is primary storage."""
+        found: list[OffloadContext | None] = [None] if self.primary else []
+        return found if self.offload is None else [*found, self.offload]
 
 
 class StagedSegment(msgspec.Struct, frozen=True, gc=False):
@@ -64,12 +74,14 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
 
 _ENCODER = msgspec.json.Encoder()
+_DEFAULTS = b",null,null,null,true]"
 _RECORDS = msgspec.json.Decoder(list[SegmentRecord])
 
 
 def encode_record(record: SegmentRecord) -> bytes:
-    """The record as the registry stores it."""
-    return _ENCODER.encode(record)
+    """The record as the registry stores it: without the fields at the end that most records have no use for."""
+    encoded = _ENCODER.encode(record)
+    return encoded[: -len(_DEFAULTS)] + b"]" if encoded.endswith(_DEFAULTS) else encoded
 
 
 def decode_records(payload: bytes | msgspec.Raw, where: str) -> list[SegmentRecord]:

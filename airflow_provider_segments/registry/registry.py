@@ -6,7 +6,7 @@ znode ``SEGMENTS/<table>`` remembers removals, for readers: see :class:`Root`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -94,6 +94,12 @@ class Registry:
     def of_entry(self, entry_id: str) -> tuple[Shard, ...]:
         """The shards staged into one entry, by whichever stager and attempt."""
         return self.read(lambda name: name.entry_id == entry_id).shards
+
+    def shards_of(self, entry_ids: Collection[str]) -> list[Shard]:
+        """The shards of some entries. Without the root: for who asks what is registered, not what is visible."""
+        names = [name for name in self.shard_names() if name.entry_id in entry_ids]
+        nodes = self._session.get_many([name.path for name in names])
+        return [shards.decode(name, node.data, node.version) for name, node in zip(names, nodes, strict=True) if node]
 
     def root(self) -> StoredRoot:
         """The root record. Raises :class:`TableNotFoundError` when the table was never made."""

@@ -38,6 +38,11 @@ class ShardName:
     attempt: int
 
     @property
+    def node(self) -> str:
+        """The znode's name below its chunk."""
+        return self.path.rpartition("/")[2]
+
+    @property
     def interval(self) -> Interval:
         """The time chunk's interval."""
         return parse_chunk(self.chunk)

@@ -32,6 +32,7 @@ import pyarrow.parquet
 
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.model.interval import MIN_MS, Granularity
+from airflow_provider_segments.model.ledger import owner_metadata
 from airflow_provider_segments.model.names import check_segment_name, entry_tag
 from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.spark.statistics import ColumnStatistics
@@ -81,13 +82,7 @@ class WriteJob:
 
     def owner(self, segment: str) -> dict[str, str]:
         """Owner metadata of an object, also kept in the file's footer: what deletion later checks before it deletes."""
-        return {
-            "application": "airflow-provider-segments",
-            "component": "Managed-Ledger",
-            "table": self.table,
-            "segment": segment,
-            "generation": self.generation,
-        }
+        return owner_metadata(self.table, segment, self.generation)
 
 
 def task(job: WriteJob, written: Any) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:

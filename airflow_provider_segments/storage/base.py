@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from airflow_provider_segments.exceptions import CorruptRecordError, InvalidConfigError, InvalidNameError
+from airflow_provider_segments.exceptions import (
+    CorruptRecordError,
+    InvalidConfigError,
+    InvalidNameError,
+    StorageError,
+)
 
 _PART = r"[A-Za-z0-9_=+@~-][A-Za-z0-9_.=+@~-]*"
 _KEY = re.compile(rf"{_PART}(?:/{_PART})*+")
@@ -53,6 +58,17 @@ class DeleteOutcome:
     failed: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class OwnedOutcome:
+    """What became of each key given to ``delete_owned``: every key is in exactly one of the four. ``foreign`` has the
+    owner metadata that was found instead, as text."""
+
+    deleted: tuple[str, ...]
+    missing: tuple[str, ...]
+    foreign: Mapping[str, str]
+    failed: Mapping[str, str]
+
+
 class ObjectStore(Protocol):
     """A place for objects. Instances may be shared by threads.
 
@@ -82,6 +98,14 @@ class ObjectStore(Protocol):
         """Delete each of ``keys``. One key's failure does not stop the others; a refused request fails its keys.
 
         Raises :class:`InvalidNameError` before anything is touched when one of ``keys`` is not a key.
+        """
+
+    def delete_owned(self, owners: Mapping[str, str]) -> OwnedOutcome:
+        """Delete the objects that say of themselves what ``owners`` says: encoded owner metadata by key.
+
+        An object with other metadata, or none, is left alone. One key's failure does not stop the others. Missing is
+        the store's own answer to a look at the object, so it is known here also where a delete cannot tell. Raises
+        :class:`InvalidNameError` before anything is touched when a key is not a key.
         """
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
@@ -143,6 +167,32 @@ def decode_owner(text: str | bytes, where: str) -> dict[str, str]:
     if not isinstance(owner, dict) or not all(isinstance(value, str) for value in owner.values()):
         raise CorruptRecordError(f"the owner metadata of {where} cannot be decoded: {str(text)[:120]!r}")
     return {str(key): value for key, value in owner.items()}
+
+
+def delete_after_look(store: ObjectStore, owners: Mapping[str, str]) -> OwnedOutcome:
+    """``delete_owned`` by one look an object."""
+    check_keys(list(owners))
+    missing: list[str] = []
+    wanted: list[str] = []
+    foreign: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for key, owner in owners.items():
+        try:
+            info = store.head(key)
+        except CorruptRecordError as error:
+            foreign[key] = str(error)
+            continue
+        except StorageError as error:
+            failed[key] = str(error)
+            continue
+        if info is None:
+            missing.append(key)
+        elif encode_owner(info.owner) != owner:
+            foreign[key] = encode_owner(info.owner)
+        else:
+            wanted.append(key)
+    outcome = store.delete_many(wanted)
+    return OwnedOutcome(outcome.deleted, (*missing, *outcome.missing), foreign, {**failed, **outcome.failed})
 
 
 def random_id() -> str:

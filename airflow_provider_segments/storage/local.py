@@ -32,10 +32,12 @@ from airflow_provider_segments.storage.base import (
     DeleteOutcome,
     ListedObject,
     ObjectInfo,
+    OwnedOutcome,
     check_key,
     check_keys,
     check_prefix,
     decode_owner,
+    delete_after_look,
     encode_owner,
     random_id,
 )
@@ -128,6 +130,10 @@ class LocalStore:
                     _prune(self.root, folder)  # only after a deletion: a put may have just made the folder
         gone = {*missing, *failed}
         return DeleteOutcome(tuple(key for key in wanted if key not in gone), tuple(missing), failed)
+
+    def delete_owned(self, owners: Mapping[str, str]) -> OwnedOutcome:
+        """One look an object, then the deletes."""
+        return delete_after_look(self, owners)
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """Walk the folder. Unfinished puts, metadata files and symbolic links are no objects."""

@@ -31,10 +31,12 @@ from airflow_provider_segments.storage.base import (
     DeleteOutcome,
     ListedObject,
     ObjectInfo,
+    OwnedOutcome,
     check_key,
     check_keys,
     check_prefix,
     decode_owner,
+    delete_after_look,
     encode_owner,
     random_id,
 )
@@ -174,6 +176,10 @@ class S3Store:
             failed |= {key: error for key, error in errors.items() if error is not None}
         gone = {*missing, *failed}
         return DeleteOutcome(tuple(key for key in wanted if key not in gone), tuple(missing), failed)
+
+    def delete_owned(self, owners: Mapping[str, str]) -> OwnedOutcome:
+        """One look an object, then the deletes."""
+        return delete_after_look(self, owners)
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """Pages of 1,000. Folder markers, which some tools leave, are no objects."""

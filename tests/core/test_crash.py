@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
-from airflow_provider_segments.deletion.mark import PendingDeletion
 from airflow_provider_segments.lineage.guard import GuardState
 from airflow_provider_segments.model.lineage import EntryState
 from airflow_provider_segments.store import SegmentStore, Table
@@ -28,6 +26,8 @@ from tests.support.tables import (
     on_clock,
     on_session,
     push,
+    queued_keys,
+    queued_sweeps,
     registered,
     stage,
     states,
@@ -254,11 +254,8 @@ def check_consistent(table: Table) -> None:
         assert guards[entry.entry_id].guard.state in legal[entry.state], entry
     shards = table._context.registry.read(lambda _: True).shards
     known = {f"{table.name}/{shard.name.entry_id}/{record.file}" for shard in shards for record in shard.records}
-    session, path = table.store.session, table.store.paths.pending_deletions
-    nodes = session.get_many([f"{path}/{name}" for name in session.children(path)])
-    messages = [msgspec.json.decode(node.data, type=PendingDeletion) for node in nodes if node is not None]
-    queued = {key for message in messages for key, _, _ in message.objects if message.table == table.name}
-    swept = {message.entry_id for message in messages if not message.objects}
+    queued = queued_keys(table.store, table.name)
+    swept = {request.entry_id for request in queued_sweeps(table.store)}
     assert not known & queued, "a registered object is queued for deletion"
     root = object_path(table, "")
     for file in (root / table.name).rglob("*.parquet"):

@@ -8,10 +8,8 @@ from __future__ import annotations
 import gzip
 from dataclasses import replace
 
-import msgspec
 import pytest
 
-from airflow_provider_segments.deletion.mark import PendingDeletion
 from airflow_provider_segments.exceptions import (
     EndRefusedError,
     EntryNotFoundError,
@@ -39,6 +37,9 @@ from tests.support.tables import (
     object_path,
     on_clock,
     push,
+    queued_batches,
+    queued_keys,
+    queued_sweeps,
     registered,
     stage,
     states,
@@ -70,12 +71,6 @@ def refresh(timed: SegmentStore) -> Table:
     return make_table(timed, "r", "REFRESH")
 
 
-def pending(table: Table) -> list[PendingDeletion]:
-    session, path = table.store.session, table.store.paths.pending_deletions
-    nodes = session.get_many([f"{path}/{name}" for name in session.children(path)])
-    return [msgspec.json.decode(node.data, type=PendingDeletion) for node in nodes if node is not None]
-
-
 def refused(rule: str, kind: type[RefusedError], act: object, *args: object, **how: object) -> RefusedError:
     with pytest.raises(kind) as caught:
         act(*args, **how)  # type: ignore[operator]
@@ -85,9 +80,8 @@ def refused(rule: str, kind: type[RefusedError], act: object, *args: object, **h
 
 def lose(table: Table, *names: str) -> None:
     """Take segments out of the registry behind the protocol's back (Pinot's bypass delete)."""
-    stored = table._context.records.read()
     shards = table._context.registry.read(lambda _: True).shards
-    table._context.marker.mark(shards, lambda record: record.name not in names, reason="test", marked_at=stored.zxid)
+    table._context.marker.mark(shards, lambda record: record.name not in names, reason="test")
     root = table._context.registry.root()
     table._context.session.commit([_touched(table, root.version)])
 
@@ -227,7 +221,7 @@ def test_30_end_may_name_a_part_of_what_was_announced(table: Table) -> None:
     assert table.end(entry_id, ["s21"]).segments_to == ("s21",)
     assert visible(table) == registered(table) == {"s21"}
     assert table.lineage().entries[entry_id].segments_to == ("s21",)
-    assert [(m.reason, len(m.objects)) for m in pending(table)] == [("not-in-to", 1)]
+    assert [(batch.reason, len(batch.ledgers)) for batch in queued_batches(table.store)] == [("not-in-to", 1)]
 
 
 def test_33_a_forced_start_on_refresh_keeps_two_snapshots_of_data(refresh: Table) -> None:
@@ -360,9 +354,8 @@ def test_clean_up_takes_two_cycles_and_the_entry_leaves_last(table: Table, hand:
     hand.advance(1)
     assert table.cleanup().dropped == [entry_id]
     assert table.store.session.children(f"/{table.store.paths.cluster}/ENTRIES/t") == []
-    assert [(m.reason, len(m.objects)) for m in pending(table) if not m.objects] == [("reverted", 0)]
-    queued = {key for message in pending(table) for key, _, _ in message.objects}
-    assert queued == {
+    assert [(one.reason, one.entry_id) for one in queued_sweeps(table.store)] == [("reverted", entry_id)]
+    assert queued_keys(table.store, "t") == {
         str(path.relative_to(object_path(table, ""))) for path in object_path(table, "t").rglob("*.parquet")
     }
 

@@ -76,6 +76,6 @@ def test_a_year_of_days_reads_as_if_each_day_had_its_own(store: SegmentStore, wi
 def test_a_record_that_names_a_chunk_of_its_own_is_refused(store: SegmentStore) -> None:
     table = make_table(store)
     ticket = table.open_stage(table.start().entry_id)
-    with pytest.raises(InvalidNameError, match="beside the record"):
+    with pytest.raises(InvalidNameError, match="not the build's to say"):
         table.stage(ticket, [StagedSegment("2013-01-01", record("s", "2014"))])
     assert table.staged(ticket.entry_id).names == []

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlparse
 from airflow_provider_segments.clock import Clock
 from airflow_provider_segments.lineage.stage import StagedPush, StageTicket
 from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.ledger import DeletionBatch, SweepRequest, decode_batch, decode_sweep
 from airflow_provider_segments.model.names import entry_tag
 from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.retrying import Retry
@@ -41,7 +42,15 @@ class HandClock:
 
 def on_clock(store: SegmentStore, clock: Clock) -> SegmentStore:
     """The same store and session under another clock."""
-    return SegmentStore(store.session, store.paths.cluster, store.storage, clock=clock, retry=store.retry)
+    return SegmentStore(
+        store.session,
+        store.paths.cluster,
+        store.storage,
+        tiered=store.tiered,
+        deletion=store.deletion,
+        clock=clock,
+        retry=store.retry,
+    )
 
 
 def on_session(store: SegmentStore, session: ZooKeeperSession, retry: Retry = QUICK) -> SegmentStore:
@@ -149,6 +158,24 @@ def everything(session: ZooKeeperSession, path: str) -> dict[str, Node]:
 def contents(store: SegmentStore) -> dict[str, Node]:
     """Everything stored of the cluster."""
     return everything(store.session, f"/{store.paths.cluster}")
+
+
+def queued_batches(store: SegmentStore) -> list[DeletionBatch]:
+    """All batches of deletion messages that are pending or wait for a retry."""
+    found = everything(store.session, store.paths.pending_deletions)
+    return [decode_batch(node.data, path)[0] for path, node in found.items() if node.data]
+
+
+def queued_keys(store: SegmentStore, table: str) -> set[str]:
+    """Keys that the queue asks to delete."""
+    batches = [batch for batch in queued_batches(store) if batch.table == table]
+    return {batch.prefix + ledger.file for batch in batches for ledger in batch.ledgers}
+
+
+def queued_sweeps(store: SegmentStore) -> list[SweepRequest]:
+    """All requests to look under a prefix."""
+    found = everything(store.session, store.paths.sweeps)
+    return [decode_sweep(node.data, path) for path, node in found.items() if node.data]
 
 
 def unchanged(store: SegmentStore, act: Callable[[], object]) -> None:

@@ -1,0 +1,130 @@
+"""Looking for ledgers that nothing refers to, and asking for their deletion. Nothing is deleted here.
+
+A push announces its prefix before it writes, so all that a failed attempt, a zombie or an aborted push has left lies
+under a known prefix. What is found there and is not registered becomes an ordinary message, with a mark of its own:
+it waits for today's readers, and goes through every check of the second phase.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.deletion.report import DeletionReport
+from airflow_provider_segments.deletion.settings import DeletionSettings
+from airflow_provider_segments.deletion.usage import TableUse, UsageReader
+from airflow_provider_segments.exceptions import CorruptRecordError, StorageError
+from airflow_provider_segments.model import ledger as ledgers
+from airflow_provider_segments.model.ledger import (
+    APPLICATION,
+    DeletionBatch,
+    LedgerComponent,
+    PendingDeleteLedgerInfo,
+    SweepRequest,
+)
+from airflow_provider_segments.storage.base import ListedObject, ObjectInfo, ObjectStore, entry_prefix
+
+PAGE = 1000
+"""Objects looked at together; the memory a sweep needs does not grow with what it finds."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeper:
+    """Works on sweep requests."""
+
+    queue: ZooKeeperQueue
+    reader: UsageReader
+    storage: ObjectStore
+    clock: Clock
+    settings: DeletionSettings
+
+    def run(self, total: DeletionReport) -> bool:
+        """Work on the requests that are due; whether there were any."""
+        claimed = self.queue.receive_sweeps(self.settings.batches_at_once)
+        for name, payload in claimed:
+            try:
+                request = ledgers.decode_sweep(payload, name)
+            except CorruptRecordError as error:
+                _LOG.error("Malformed sweep request acknowledged: %s; it was %r", error, payload[:500])
+                self.queue.settle_sweep(name, [])
+                continue
+            self._sweep(name, request, total)
+        return bool(claimed)
+
+    def _sweep(self, name: str, request: SweepRequest, total: DeletionReport) -> None:
+        later = SweepRequest(
+            request.table,
+            request.entry_id,
+            request.reason,
+            self.clock.now_ms() + self.settings.reconsume_later_ms,
+            request.at_ms,
+        )
+        try:
+            use = self.reader.read(request.table, {request.entry_id})
+            if use.entry_in_progress(request.entry_id):
+                self.queue.settle_sweep(name, [], later)
+                return
+            for batches, foreign in self._pages(request, use):
+                self.queue.send(batches)
+                total.found += sum(len(batch.ledgers) for batch in batches)
+                total.foreign += foreign
+            self.storage.discard_unfinished(entry_prefix(request.table, request.entry_id))
+        except (StorageError, CorruptRecordError) as error:
+            _LOG.warning("Sweep of entry %s is tried again later: %s", request.entry_id, error)
+            total.note({str(error)[:300]: 1})
+            self.queue.settle_sweep(name, [], later)
+            return
+        self.queue.settle_sweep(name, [])
+        total.swept += 1
+
+    def _pages(self, request: SweepRequest, use: TableUse) -> Iterator[tuple[list[DeletionBatch], int]]:
+        registered = use.registered.get(request.entry_id, {})
+        prefix = entry_prefix(request.table, request.entry_id)
+        left = (one for one in self.storage.list(prefix) if one.key.removeprefix(prefix) not in registered)
+        while page := list(islice(left, PAGE)):
+            yield messages(self.storage, page, reason=request.reason, at_ms=self.clock.now_ms())
+
+
+def messages(
+    storage: ObjectStore, page: Sequence[ListedObject], *, reason: str, at_ms: int
+) -> tuple[list[DeletionBatch], int]:
+    """Messages about the objects of ``page`` that say they are ours and lie where they say; and how many do not.
+
+    Objects of primary storage only. Raises :class:`StorageError`.
+    """
+    found = [info for one in page if (info := storage.head(one.key)) is not None]
+    ours = [(info, batch) for info in found if (batch := _message(info, reason, at_ms)) is not None]
+    return list(_joined(batch for _, batch in ours)), len(found) - len(ours)
+
+
+def _message(info: ObjectInfo, reason: str, at_ms: int) -> DeletionBatch | None:
+    """The message about one object, as its own metadata describes it, when that is where such an object would be."""
+    owner = info.owner
+    if owner.get("application") != APPLICATION or owner.get("component") != LedgerComponent.MANAGED_LEDGER.value:
+        return None
+    table, _, rest = info.key.partition("/")
+    entry_id, _, file = rest.partition("/")
+    ledger = PendingDeleteLedgerInfo(owner.get("segment", ""), file, info.bytes)
+    batch = DeletionBatch(table, entry_id, owner.get("generation", ""), (ledger,), reason=reason, at_ms=at_ms)
+    if owner.get("table") != table:
+        return None
+    try:
+        well_formed, malformed = ledgers.decode_batch(ledgers.encode(batch), info.key)
+    except CorruptRecordError:
+        return None
+    return None if malformed else well_formed
+
+
+def _joined(batches: Iterable[DeletionBatch]) -> Iterator[DeletionBatch]:
+    """One batch a generation."""
+    by_generation: dict[tuple[str, str], list[DeletionBatch]] = {}
+    for batch in batches:
+        by_generation.setdefault((batch.table, batch.generation), []).append(batch)
+    for group in by_generation.values():
+        yield group[0].with_ledgers(tuple(ledger for batch in group for ledger in batch.ledgers))
