@@ -1,136 +1,212 @@
 """Clean-up of the lineage in two cycles (Pinot RetentionManager): one marks segments, a later one drops the entry.
 
 An entry may only leave the lineage when the segments it hides have left the registry: otherwise they would appear.
-Every decision is a compare-and-set on the lineage it was made on, and is made again from what a lost one reads.
+What is done with an entry is decided in ``decide.py``. Every decision is a compare-and-set on the lineage it was made
+on, and is made again from what a lost one reads.
+
+An entry's prefix is swept twice if it was reverted (in the transaction that reverts it, and when its tombstone goes),
+and once if it was completed (when it leaves, and not before the longest late write is over): a build that was killed
+before it staged, a superseded attempt and a zombie leave objects that no record names. Asking early is safe: a sweep
+only queues what is not registered of an entry that is not IN_PROGRESS, and from the transaction that completes or
+reverts an entry on its guard lets nothing be registered any more, so what is not registered then never will be.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from airflow_provider_segments.lineage.context import Context
-from airflow_provider_segments.lineage.guard import StoredGuard
-from airflow_provider_segments.lineage.records import StoredLineage
+from airflow_provider_segments.lineage.decide import (
+    WRITE_GRACE_MS,
+    Action,
+    Decision,
+    Freed,
+    decide,
+    hidden_by,
+    needs_look,
+    outcome,
+    rule_for,
+    wanted_shards,
+)
+from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
+from airflow_provider_segments.lineage.removal import remember_removal, set_root
 from airflow_provider_segments.lineage.routing import is_settled
-from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.lineage.start import StartedEntry
+from airflow_provider_segments.model.lineage import EntryState, Lineage
+from airflow_provider_segments.model.segment import SegmentRecord
 from airflow_provider_segments.registry.registry import Root, StoredRoot
 from airflow_provider_segments.registry.shard import Shard
-from airflow_provider_segments.zookeeper import Check, Delete, Op, SetData
-
-WRITE_GRACE_MS = 3_600_000
-"""How long a reverted entry is kept as a tombstone: longer than the longest write to the store can take, so that an
-object that lands late (a blocked PUT, a speculative task) still lies under the prefix of an entry that will be swept
-again."""
+from airflow_provider_segments.zookeeper import Check, Delete, Op
 
 
 @dataclass(slots=True)
 class CleanedUp:
-    """What one pass did: entries aborted for their age, segments marked for deletion, entries dropped."""
+    """What one pass did, or would do: entries aborted for their age, segments marked for deletion and their bytes,
+    entries dropped. ``reasons`` has every entry that was there, the ones that were left alone included."""
 
     aborted: list[str] = field(default_factory=list)
     marked: dict[str, int] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
+    bytes: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def mark(self, entry_id: str, freed: Freed) -> None:
+        """Note what of an entry was marked, if anything was."""
+        if freed.segments:
+            self.marked[entry_id] = freed.segments
+            self.bytes[entry_id] = freed.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a pass would do with each entry, and the lineage as it would be then."""
+
+    decisions: tuple[Decision, ...]
+    outcome: Lineage
+
+    def report(self) -> CleanedUp:
+        """The plan as what it would come to."""
+        report = CleanedUp()
+        for decision in self.decisions:
+            report.reasons[decision.entry_id] = decision.reason
+            if decision.action is Action.ABORT:
+                report.aborted.append(decision.entry_id)
+            if decision.action is Action.DROP:
+                report.dropped.append(decision.entry_id)
+            if decision.action is not Action.KEEP:
+                report.mark(decision.entry_id, decision.freed)
+        return report
+
+
+def plan(context: Context) -> Plan:
+    """What :func:`run` would do now. Writes nothing. Raises :class:`TableNotFoundError` and
+    :class:`CorruptRecordError`."""
+    config, now_ms = context.config(), context.clock.now_ms()
+    lineage = context.records.read().lineage
+    look = needs_look(lineage, config, now_ms)
+    shards = context.registry.read(wanted_shards(lineage, look)).shards if look else ()
+    decisions = tuple(decide(lineage, hidden_by(lineage, look, shards), config, now_ms))
+    return Plan(decisions, outcome(lineage, decisions, now_ms))
 
 
 def run(context: Context) -> CleanedUp:
     """One pass over all entries of the table. Raises what ``Retry.run`` raises; a pass that was cut off is run
     again."""
-    config = context.config()
+    context.retried("cleanup", lambda: _settle_guards(context))
     report = CleanedUp()
-    for entry_id, entry in list(context.records.read().lineage.entries.items()):
-        age = context.clock.now_ms() - entry.timestamp_ms
-        if entry.state is EntryState.COMPLETED and age > config.replaced_retention_ms:
-            _completed(context, entry_id, report)
-        elif entry.state is EntryState.IN_PROGRESS and age > config.entry_retention_ms:
-            _abort(context, entry_id, report)
-            _reverted(context, entry_id, report)
-        elif entry.state is EntryState.REVERTED:
-            _reverted(context, entry_id, report)
+    for decision in plan(context).decisions:
+        report.reasons[decision.entry_id] = decision.reason
+        _act(context, decision, report)
     return report
 
 
-def remove_replaced(context: Context, entry_id: str) -> int:
-    """Remove the segments a COMPLETED entry replaced from the registry and queue their objects; returns how many.
+def remove_replaced(context: Context, entry_id: str) -> Freed:
+    """Remove the segments a COMPLETED entry replaced from the registry and queue their objects; returns what went.
 
     The entry carries the mark that it can no longer be reverted before the first segment goes: a revert that looked
     before and wrote after would make deleted data visible.
     """
 
-    def attempt() -> int:
+    def attempt() -> Freed:
         stored = context.records.read()
         entry = stored.lineage.get(entry_id)
         if entry is None or entry.state is not EntryState.COMPLETED:
-            return 0
+            return Freed()
         if not stored.lineage.is_cleaning(entry_id):
             marked = stored.lineage.with_cleaning(entry_id, context.clock.now_ms())
             context.session.commit([context.records.write(stored, marked)])
             stored = context.records.read()
         guard = context.records.guard(entry_id)
-        _remember_removal(context, stored, guard.changed if guard else stored.zxid)
+        remember_removal(context, stored, guard.changed if guard else stored.zxid)
         gone = set(entry.segments_from)
         found = _replaced_in(context, stored.lineage, entry_id)
-        return context.marker.mark(found, lambda record: record.name not in gone, reason="replaced")
+        return _mark(context, found, lambda record: record.name in gone, reason="replaced")
 
     return context.retried("cleanup", attempt)
 
 
-def _completed(context: Context, entry_id: str, report: CleanedUp) -> None:
-    """First cycle: mark ``from``. Second: nothing of it is left, the entry goes."""
-    marked = remove_replaced(context, entry_id)
-    if marked:
-        report.marked[entry_id] = marked
-        return
-    if context.retried("cleanup", lambda: _drop(context, entry_id, EntryState.COMPLETED)):
-        report.dropped.append(entry_id)
+def remove_staged(context: Context, entry_id: str) -> Freed:
+    """Remove everything staged into a REVERTED entry, whoever staged it, and queue its objects; returns what went.
 
+    Its guard lets nothing new in.
+    """
 
-def _abort(context: Context, entry_id: str, report: CleanedUp) -> None:
-    """A push nobody ended for too long is reverted first, by the same compare-and-set that fences its build."""
-    config = context.config()
-
-    def attempt() -> bool:
+    def attempt() -> Freed:
         stored = context.records.read()
         entry = stored.lineage.get(entry_id)
-        if entry is None or entry.state is not EntryState.IN_PROGRESS:
-            return False
-        if context.clock.now_ms() - entry.timestamp_ms <= config.entry_retention_ms:
-            return False
-        reverted = stored.lineage.put(entry.moved_to(EntryState.REVERTED, context.clock.now_ms()))
+        if entry is None or entry.state is not EntryState.REVERTED:
+            return Freed()
+        found = context.registry.of_entry(entry_id)
+        if not found:
+            return Freed()
         guard = context.records.guard(entry_id)
-        ops = [context.records.write(stored, reverted)]
-        if guard is not None:
-            ops.append(context.records.write_guard(entry_id, guard, guard.reverted("cleanup")))
-        context.session.commit(ops)
-        return True
+        if guard is not None and guard.guard.completed_at:
+            remember_removal(context, stored, guard.changed)
+        return _mark(context, found, lambda _: True, reason="reverted")
 
-    if context.retried("cleanup", attempt):
-        report.aborted.append(entry_id)
+    return context.retried("cleanup", attempt)
 
 
-def _reverted(context: Context, entry_id: str, report: CleanedUp) -> None:
-    marked = context.retried("cleanup", lambda: _remove_staged(context, entry_id))
-    if marked:
-        report.marked[entry_id] = marked
-        return
-    if context.retried("cleanup", lambda: _drop(context, entry_id, EntryState.REVERTED)):
-        report.dropped.append(entry_id)
+def finish_forced_start(context: Context, started: StartedEntry) -> None:
+    """Mark what a forced start has let go. An attempt that was killed before it came to that has left nothing but the
+    entries' states, so its retry looks at all of them."""
+    reverted = list(started.reverted)
+    if started.resumed:
+        reverted += [entry.entry_id for entry in context.records.read().lineage.in_state(EntryState.REVERTED)]
+    for entry_id in started.cleaning:
+        remove_replaced(context, entry_id)
+    for entry_id in reverted:
+        remove_staged(context, entry_id)
 
 
-def _remove_staged(context: Context, entry_id: str) -> int:
-    """Everything staged into a REVERTED entry leaves the registry, whoever staged it. Its guard lets nothing new in."""
+def _act(context: Context, decision: Decision, report: CleanedUp) -> None:
+    """Carry a decision out. Each step looks again whether it still holds."""
+    entry_id = decision.entry_id
+    match decision.action:
+        case Action.ABORT:
+            if context.retried("cleanup", lambda: _abort(context, entry_id)):
+                report.aborted.append(entry_id)
+            report.mark(entry_id, remove_staged(context, entry_id))
+        case Action.MARK:
+            completed = decision.entry.state is EntryState.COMPLETED
+            report.mark(entry_id, (remove_replaced if completed else remove_staged)(context, entry_id))
+        case Action.DROP:
+            if context.retried("cleanup", lambda: _drop(context, entry_id, decision.entry.state)):
+                report.dropped.append(entry_id)
+
+
+def _abort(context: Context, entry_id: str) -> bool:
+    """A push nobody ended for too long is reverted first, by the same compare-and-set that fences its build."""
     stored = context.records.read()
     entry = stored.lineage.get(entry_id)
-    if entry is None or entry.state is not EntryState.REVERTED:
-        return 0
-    found = context.registry.of_entry(entry_id)
-    if not found:
-        return 0
+    now_ms = context.clock.now_ms()
+    if entry is None or entry.state is not EntryState.IN_PROGRESS:
+        return False
+    if not rule_for(stored.lineage, entry, context.config(), now_ms).may_mark:
+        return False
+    ops = [context.records.write(stored, stored.lineage.put(entry.moved_to(EntryState.REVERTED, now_ms)))]
     guard = context.records.guard(entry_id)
-    if guard is not None and guard.guard.completed_at:
-        _remember_removal(context, stored, guard.changed)
-    return context.marker.mark(found, lambda _: False, reason="reverted")
+    if guard is not None:
+        ops += context.close_guard(guard, "cleanup")
+    context.session.commit(ops)
+    return True
+
+
+def _settle_guards(context: Context) -> None:
+    """Another tool that writes Pinot's lineage may end or revert our entry, and knows nothing of its guard. Until the
+    guard says the same a build may go on staging, so nothing of the entry is removed or dropped before."""
+    stored = context.records.read()
+    settled = {entry.entry_id: entry.state for entry in stored.lineage if entry.state is not EntryState.IN_PROGRESS}
+    for entry_id, guard in context.records.guards(settled).items():
+        if guard.guard.state.value == settled[entry_id].value:
+            continue
+        ops: list[Op] = [Check(context.records.path, stored.version or 0)]
+        if settled[entry_id] is EntryState.REVERTED:
+            ops += context.close_guard(guard, "cleanup")
+        else:
+            ops.append(context.records.write_guard(entry_id, guard, guard.guard.moved_to(GuardState.COMPLETED)))
+        context.session.commit(ops)
 
 
 def _drop(context: Context, entry_id: str, state: EntryState) -> bool:
@@ -142,30 +218,30 @@ def _drop(context: Context, entry_id: str, state: EntryState) -> bool:
     entry = stored.lineage.get(entry_id)
     if entry is None or entry.state is not state:
         return False
-    if state is EntryState.REVERTED and context.clock.now_ms() - entry.timestamp_ms <= WRITE_GRACE_MS:
-        return False
-    if _still_hides(context, stored.lineage, entry):
+    if not rule_for(stored.lineage, entry, context.config(), context.clock.now_ms()).may_drop:
         return False
     guard = context.records.guard(entry_id)
+    if guard is not None and guard.guard.state.value != state.value:
+        return False
+    found = context.registry.read(wanted_shards(stored.lineage, [entry])).shards
+    if hidden_by(stored.lineage, [entry], found):
+        return False
     ops = [context.records.write(stored, stored.lineage.without(entry_id))]
     if guard is not None:
         ops.append(Delete(context.records.guard_path(entry_id), guard.version))
-    if state is EntryState.REVERTED:
-        ops += context.marker.sweep_op(entry_id, reason="reverted")
+    ended = entry.timestamp_ms + WRITE_GRACE_MS if state is EntryState.COMPLETED else 0
+    ops += context.sweep(entry_id, guard, reason=state.value.lower(), not_before_ms=ended)
     ops.append(_root_op(context, guard, context.registry.root()))
     context.session.commit(ops)
     return True
 
 
-def _still_hides(context: Context, lineage: Lineage, entry: LineageEntry) -> bool:
-    """Whether something in the registry would appear if the entry were gone."""
-    if entry.state is EntryState.REVERTED:
-        return bool(context.registry.of_entry(entry.entry_id))
-    if not entry.joined_from:
-        return False
-    gone = set(entry.segments_from)
-    found = _replaced_in(context, lineage, entry.entry_id)
-    return any(record.name in gone for shard in found for record in shard.records)
+def _mark(
+    context: Context, found: tuple[Shard, ...], unwanted: Callable[[SegmentRecord], bool], *, reason: str
+) -> Freed:
+    freed = Freed.of(record for shard in found for record in shard.records if unwanted(record))
+    context.marker.mark(found, lambda record: not unwanted(record), reason=reason)
+    return freed
 
 
 def _replaced_in(context: Context, lineage: Lineage, entry_id: str) -> tuple[Shard, ...]:
@@ -174,21 +250,9 @@ def _replaced_in(context: Context, lineage: Lineage, entry_id: str) -> tuple[Sha
     return context.registry.read(lambda name: name.entry_id != entry_id and is_settled(lineage, name.entry_id)).shards
 
 
-def _remember_removal(context: Context, stored: StoredLineage, settled_at: int) -> None:
-    """Tell readers before the first segment goes: one that read an older lineage takes a newer one."""
-    root = context.registry.root()
-    changed = Root(max(root.root.removed_at, stored.zxid), max(root.root.history_floor, settled_at))
-    if changed != root.root:
-        context.session.commit([_set_root(context, root, changed)])
-
-
 def _root_op(context: Context, guard: StoredGuard | None, root: StoredRoot) -> Op:
     """The past can no longer be told apart at the zxid at which a dropped entry was settled."""
     changed = Root(root.root.removed_at, max(root.root.history_floor, guard.changed if guard else 0))
     if changed == root.root:
         return Check(context.registry.path, root.version)
-    return _set_root(context, root, changed)
-
-
-def _set_root(context: Context, root: StoredRoot, changed: Root) -> SetData:
-    return SetData(context.registry.path, msgspec.json.encode(changed), root.version)
+    return set_root(context, root, changed)

@@ -11,7 +11,7 @@ from airflow_provider_segments.exceptions import EntryNotFoundError
 from airflow_provider_segments.lineage.guard import StoredGuard
 from airflow_provider_segments.lineage.records import LineageRecords, StoredLineage
 from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.segment import SegmentRecord
+from airflow_provider_segments.model.segment import Segment, SegmentRecord
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.registry.shard import Shard
 from airflow_provider_segments.retrying import Retry
@@ -23,6 +23,9 @@ _T = TypeVar("_T")
 VisibleReader = Callable[[], tuple[StoredLineage, Collection[str]]]
 """Reads the lineage and, under exactly that lineage, the names readers see. Given by ``snapshot.py``, the one place
 that decides what is visible."""
+
+VisibleBefore = Callable[[int], Iterable[Segment]]
+"""Reads the segments that readers see of chunks and segments that begin before a time in UTC milliseconds."""
 
 
 class Marks(Protocol):
@@ -56,6 +59,7 @@ class Context:
     retry: Retry
     config: Callable[[], TableConfig]
     visible: VisibleReader
+    visible_before: VisibleBefore
 
     def retried(self, step: str, attempt: Callable[[], _T]) -> _T:
         """Run one step of the protocol through the retry loop."""
@@ -70,3 +74,16 @@ class Context:
                 "it was never started here, or was cleaned up"
             )
         return stored
+
+    def close_guard(self, stored: StoredGuard, settled_by: str) -> list[Op]:
+        """The operations that close the guard of an entry in the transaction that reverts it, and ask for the first
+        sweep of its prefix: what a build that was killed, or that goes on, has written and nobody registered."""
+        closed = self.records.write_guard(stored.entry_id, stored, stored.reverted(settled_by))
+        return [closed, *self.sweep(stored.entry_id, stored, reason="reverted")]
+
+    def sweep(self, entry_id: str, guard: StoredGuard | None, *, reason: str, not_before_ms: int = 0) -> list[Op]:
+        """The operation that asks for a sweep of an entry's prefix. None for an entry into which no stage was ever
+        opened: objects are only written with a ticket of one."""
+        if guard is not None and not guard.guard.stages:
+            return []
+        return self.marker.sweep_op(entry_id, reason=reason, not_before_ms=not_before_ms)

@@ -218,7 +218,7 @@ def _check_objects(context: Context, entry: LineageEntry, records: dict[str, Seg
     if not records:
         return
     prefix = entry_prefix(context.table, entry.entry_id)
-    sizes = dict(context.storage.list(prefix))
+    sizes = {one.key: one.bytes for one in context.storage.list(prefix)}
     expected = {prefix + record.file: record.bytes for record in records.values()}
     if expected.items() <= sizes.items():
         return

@@ -47,7 +47,8 @@ class Guard(msgspec.Struct, frozen=True):
     """The guard's record.
 
     ``identity`` says whose work the entry is, ``settled_by`` which request last completed or reverted it, and
-    ``completed_at`` is, on a reverted entry, the zxid at which it had been completed (0: it never was).
+    ``completed_at`` is, on a reverted entry, the zxid at which it had been completed (0: it never was). ``has_quota``
+    says that the table had a storage quota when the entry was started, so that a ``stage`` without one costs nothing.
     """
 
     state: GuardState = GuardState.OPEN
@@ -55,6 +56,7 @@ class Guard(msgspec.Struct, frozen=True):
     stages: dict[str, Stage] = {}
     settled_by: str | None = None
     completed_at: int = 0
+    has_quota: bool = False
     format: int = _FORMAT
 
     def with_stage(self, stager: str, stage: Stage) -> Guard:

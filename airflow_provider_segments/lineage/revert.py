@@ -57,7 +57,7 @@ def revert(context: Context, entry_id: str, *, force: bool = False, identity: st
         reverted = stored.lineage.put(entry.moved_to(EntryState.REVERTED, context.clock.now_ms()))
         ops = [context.records.write(stored, reverted), *checks]
         if guard is not None:
-            ops.append(context.records.write_guard(entry_id, guard, guard.reverted(who)))
+            ops += context.close_guard(guard, who)
         before = context.clock.monotonic()
         context.session.commit(ops)
         took = (context.clock.monotonic() - before) * 1000

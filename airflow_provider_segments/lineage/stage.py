@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from airflow_provider_segments.exceptions import InvalidNameError, StageRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import GuardState, Stage, StoredGuard
+from airflow_provider_segments.lineage.quota import check_quota
 from airflow_provider_segments.lineage.rules import check_to_names, describe
 from airflow_provider_segments.model.interval import parse_chunk
 from airflow_provider_segments.model.ledger import generation_of
@@ -85,29 +86,30 @@ def stage(context: Context, ticket: StageTicket, segments: Sequence[StagedSegmen
     )
     payloads = _payloads(context, ticket, segments)
     creates = context.registry.in_one_request(payloads)
-    if context.retried("stage", lambda: _begin(context, ticket, totals, mark=not creates)):
+    opened = context.retried("stage", lambda: _current(context, ticket)).guard
+    if opened.stages[ticket.stager].done:
+        _check_same(ticket, opened.stages[ticket.stager], totals)
         return totals
     _check_names(context, ticket, segments)
+    if opened.has_quota:
+        check_quota(context, ticket.entry_id, ticket.stager, totals.bytes)
     if creates:
         context.registry.make_chunks(payloads)
         context.retried("stage", lambda: _finish(context, ticket, totals, creates))
         return totals
+    context.retried("stage", lambda: _begin(context, ticket))
     context.retried("stage", lambda: _register(context, ticket, payloads))
     context.retried("stage", lambda: _finish(context, ticket, totals))
     return totals
 
 
-def _begin(context: Context, ticket: StageTicket, totals: StagedPush, *, mark: bool = True) -> bool:
-    """Mark that segments may be registered from now on; true when this very stage was finished before."""
+def _begin(context: Context, ticket: StageTicket) -> None:
+    """Mark that segments may be registered from now on."""
     stored = _current(context, ticket)
     mine = stored.guard.stages[ticket.stager]
-    if mine.done:
-        _check_same(ticket, mine, totals)
-        return True
-    if mark and not mine.begun:
+    if not mine.begun:
         begun = stored.guard.with_stage(ticket.stager, Stage(ticket.attempt, begun=True))
         context.session.commit([context.records.write_guard(ticket.entry_id, stored, begun)])
-    return False
 
 
 def _register(context: Context, ticket: StageTicket, payloads: dict[str, bytes]) -> None:

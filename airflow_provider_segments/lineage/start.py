@@ -67,9 +67,9 @@ def start(
 
     def attempt() -> StartedEntry:
         stored, visible = _read(context, given, announced, is_refresh=config.is_refresh)
-        entry_id, mine = find_own(stored.lineage, who)
-        if mine is not None:
-            return _resumed(context, stored.lineage, mine, force_cleanup=force_cleanup)
+        entry_id, running = find_own(stored.lineage, who)
+        if running is not None:
+            return _resumed(context, stored.lineage, running, force_cleanup=force_cleanup)
         replaced = tuple(visible) if isinstance(given, AllVisible) else given
         request = StartRequest(
             context.table,
@@ -81,7 +81,8 @@ def start(
             force_cleanup,
             context.clock.now_ms(),
         )
-        return _commit(context, stored, request, decide_start(stored.lineage, request), who)
+        guard = Guard(identity=who, has_quota=config.quota_bytes is not None)
+        return _commit(context, stored, request, decide_start(stored.lineage, request), guard)
 
     return context.retried("start", attempt)
 
@@ -129,10 +130,10 @@ def _resumed(context: Context, lineage: Lineage, entry: LineageEntry, *, force_c
 
 
 def _commit(
-    context: Context, stored: StoredLineage, request: StartRequest, decision: StartDecision, identity: str
+    context: Context, stored: StoredLineage, request: StartRequest, decision: StartDecision, guard: Guard
 ) -> StartedEntry:
     changed, guard_ops = _close_guards(context, decision)
-    made = context.records.make_guard(request.entry_id, Guard(identity=identity))
+    made = context.records.make_guard(request.entry_id, guard)
     written = context.session.commit([context.records.write(stored, changed), made, *guard_ops])[0]
     # The transaction that made the guard has also written the lineage, and a changed node's answer tells its zxid.
     born = context.guard(request.entry_id).born if stored.version is None else written.mzxid
@@ -165,8 +166,7 @@ def _close_guards(context: Context, decision: StartDecision) -> tuple[Lineage, l
             changed = changed.without(entry.entry_id)
             ops.append(Delete(context.records.guard_path(entry.entry_id), stored.version))
         elif stored.guard.state is not GuardState.REVERTED:
-            closed = stored.reverted(context.clock.new_id())
-            ops.append(context.records.write_guard(entry.entry_id, stored, closed))
+            ops += context.close_guard(stored, context.clock.new_id())
     return changed, ops
 
 

@@ -22,3 +22,13 @@ def parse_period(text: str) -> int:
             f"period {text!r} is not valid; write days, hours, minutes, seconds, as in 1d, 4h30m, 0s"
         )
     return 1000 * sum(int(count or 0) * unit for count, unit in zip(found.groups(), _SECONDS, strict=True))
+
+
+def format_period(period_ms: int) -> str:
+    """A period as :func:`parse_period` reads it, rounded down to whole seconds: ``4h30m``, ``0s``."""
+    left, parts = period_ms // 1000, []
+    for unit, letter in zip(_SECONDS, "dhms", strict=True):
+        count, left = divmod(left, unit)
+        if count:
+            parts.append(f"{count}{letter}")
+    return "".join(parts) or "0s"
