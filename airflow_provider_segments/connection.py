@@ -17,10 +17,13 @@ from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.model.variables import (
     DEFAULT_CLUSTER,
     STORAGE_VARIABLES,
+    TIERED_URI_VARIABLE,
+    TIERED_VARIABLES,
     ZOOKEEPER_FLAGS,
     ZOOKEEPER_VARIABLES,
 )
 from airflow_provider_segments.storage import open_store
+from airflow_provider_segments.storage.base import ObjectStore
 from airflow_provider_segments.store import SegmentStore
 from airflow_provider_segments.zookeeper import ZooKeeperSettings
 
@@ -28,6 +31,19 @@ from airflow_provider_segments.zookeeper import ZooKeeperSettings
 def storage_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Options for ``storage.open_store`` from the environment; empty values count as absent."""
     return {option: environ[name] for option, name in STORAGE_VARIABLES.items() if environ.get(name)}
+
+
+def tiered_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Options for the tiered store: its own if it has any, else those of the primary store. Never some of both: a key
+    of one with a token or an endpoint of the other would be sent where it does not belong."""
+    own = {option: environ[name] for option, name in TIERED_VARIABLES.items() if environ.get(name)}
+    return own or storage_options(environ)
+
+
+def tiered_store(environ: Mapping[str, str] = os.environ) -> ObjectStore | None:
+    """The tiered store of the environment, ``None`` without one. Raises :class:`InvalidConfigError`."""
+    uri = environ.get(TIERED_URI_VARIABLE)
+    return open_store(uri, **tiered_options(environ)) if uri else None
 
 
 def zookeeper_settings(hosts: str, environ: Mapping[str, str] = os.environ) -> ZooKeeperSettings:
@@ -41,14 +57,22 @@ def zookeeper_settings(hosts: str, environ: Mapping[str, str] = os.environ) -> Z
 
 def worker_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables of the table above that are set: what Spark's planning workers need to resolve a table."""
-    names = {*STORAGE_VARIABLES.values(), *ZOOKEEPER_VARIABLES.values(), *ZOOKEEPER_FLAGS.values()}
+    names = {
+        *STORAGE_VARIABLES.values(),
+        *TIERED_VARIABLES.values(),
+        TIERED_URI_VARIABLE,
+        *ZOOKEEPER_VARIABLES.values(),
+        *ZOOKEEPER_FLAGS.values(),
+    }
     return {name: environ[name] for name in sorted(names) if environ.get(name)}
 
 
 def connect(zk_hosts: str, storage_uri: str, cluster: str = DEFAULT_CLUSTER) -> SegmentStore:
-    """The cluster, with the credentials of the environment."""
+    """The cluster, with the credentials and the tiered store of the environment."""
     storage = open_store(storage_uri, **storage_options())
-    return SegmentStore.connect(cluster=cluster, zookeeper=zookeeper_settings(zk_hosts), storage=storage)
+    return SegmentStore.connect(
+        cluster=cluster, zookeeper=zookeeper_settings(zk_hosts), storage=storage, tiered=tiered_store()
+    )
 
 
 def _flag(name: str, value: str) -> bool:

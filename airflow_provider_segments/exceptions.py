@@ -82,6 +82,10 @@ class RevertRefusedError(RefusedError):
     """``revert`` was refused: what is visible did not change."""
 
 
+class MarkRefusedError(RefusedError):
+    """Marking for deletion was refused: some of the segments are needed. None was marked."""
+
+
 class SnapshotRefusedError(RefusedError):
     """The asked-for snapshot can no longer be read in full."""
 

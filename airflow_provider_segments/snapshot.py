@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import TracebackType
 
-from airflow_provider_segments.exceptions import ContentionError, LeaseLostError, SnapshotRefusedError
+from airflow_provider_segments.exceptions import ContentionError, LeaseLostError, SnapshotRefusedError, StorageError
 from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
 from airflow_provider_segments.lineage.records import LineageRecords, StoredLineage
 from airflow_provider_segments.lineage.routing import hidden_names, is_settled
 from airflow_provider_segments.lineage.rules import find
 from airflow_provider_segments.model.interval import ALL_TIME, MAX_MS, MIN_MS, Interval, parse_chunk
+from airflow_provider_segments.model.ledger import OffloadContext, ledger_prefix
 from airflow_provider_segments.model.lineage import EntryState, Lineage
 from airflow_provider_segments.model.segment import Segment, SegmentRecord
 from airflow_provider_segments.registry.leases import Lease, Leases
@@ -46,6 +47,7 @@ class Snapshot:
     interval: Interval
     blocks: tuple[tuple[Shard, Sequence[SegmentRecord]], ...] = field(repr=False)
     storage: ObjectStore = field(repr=False, compare=False)
+    tiered: ObjectStore | None = field(default=None, repr=False, compare=False)
     lease: Lease | None = field(default=None, repr=False, compare=False)
     _holding: _Holding | None = field(default=None, repr=False, compare=False)
 
@@ -93,17 +95,22 @@ class Snapshot:
 
     @cached_property
     def files(self) -> list[str]:
-        """Object keys of the segments."""
+        """Object keys of the segments, each in the store that has it: see :meth:`store_of`."""
         found: list[str] = []
         for shard, records in self.blocks:
-            prefix = entry_prefix(self.table, shard.name.entry_id)
-            found += [prefix + record.file for record in records]
+            entry_id = shard.name.entry_id
+            prefix = entry_prefix(self.table, entry_id)
+            found += [
+                prefix + record.file if record.primary else self._tiered_key(entry_id, record) for record in records
+            ]
         return found
 
     @cached_property
     def urls(self) -> list[str]:
-        """Addresses of the objects, for Spark and Arrow."""
-        return [self.storage.url(key) for key in self.files]
+        """Addresses of the objects, for Spark and Arrow: of the copy that readers use. Raises what :meth:`store_of`
+        raises."""
+        stores = [self.store_of(record.location) for record in self._records()]
+        return [store.url(key) for store, key in zip(stores, self.files, strict=True)]
 
     @cached_property
     def segments(self) -> list[Segment]:
@@ -115,7 +122,7 @@ class Snapshot:
             found += [
                 Segment(
                     record.name,
-                    prefix + record.file,
+                    prefix + record.file if record.primary else self._tiered_key(entry_id, record),
                     shard.chunk_of(record),
                     entry_id,
                     born,
@@ -125,10 +132,55 @@ class Snapshot:
                     record.min_time_ms,
                     record.max_time_ms,
                     record.columns,
+                    record.location,
+                    record.fingerprint,
                 )
                 for record in records
             ]
         return found
+
+    def within(self, start: int | None = None, end: int | None = None) -> Snapshot:
+        """This snapshot's segments that overlap ``[start, end)``, as :meth:`SnapshotReader.take` would choose them."""
+        interval = Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
+        chosen = (
+            (shard, [record for record in records if _overlaps(record, interval)])
+            for shard, records in self.blocks
+            if shard.name.interval.overlaps(interval)
+        )
+        return replace(self, interval=interval, blocks=tuple((shard, records) for shard, records in chosen if records))
+
+    def only(self, keys: Collection[str]) -> Snapshot:
+        """This snapshot's segments whose object keys are among ``keys``."""
+        wanted = frozenset(keys)
+        chosen: list[tuple[Shard, Sequence[SegmentRecord]]] = []
+        at = iter(self.files)
+        for shard, records in self.blocks:
+            if kept := [record for record, key in zip(records, at, strict=False) if key in wanted]:
+                chosen.append((shard, kept))
+        return replace(self, blocks=tuple(chosen))
+
+    def store_of(self, tiered: OffloadContext | None) -> ObjectStore:
+        """The store that has what lies at ``tiered`` (``Segment.tiered``; ``None`` is primary storage).
+
+        Raises :class:`StorageError` when that is a tiered storage this snapshot was not taken with.
+        """
+        if tiered is None:
+            return self.storage
+        if self.tiered is None or self.tiered.uri != tiered.uri:
+            here = "none" if self.tiered is None else self.tiered.uri
+            raise StorageError(
+                f"table {self.table!r}: a segment lives in tiered storage {tiered.uri} only, and the tiered storage "
+                f"here is {here}; open the cluster with that one"
+            )
+        return self.tiered
+
+    def stores(self) -> list[ObjectStore]:
+        """The stores that the snapshot's objects are in. Raises what :meth:`store_of` raises."""
+        places = dict.fromkeys(record.location for record in self._records())
+        return [self.store_of(place) for place in places]
+
+    def _tiered_key(self, entry_id: str, record: SegmentRecord) -> str:
+        return ledger_prefix(self.table, entry_id, record.offload) + record.file
 
     def _records(self) -> Iterator[SegmentRecord]:
         return (record for _, records in self.blocks for record in records)
@@ -180,6 +232,7 @@ class SnapshotReader:
     registry: Registry
     storage: ObjectStore
     leases: Leases
+    tiered: ObjectStore | None = None
 
     def take(
         self, start: int | None = None, end: int | None = None, *, as_of: str | None = None, owner: str = ""
@@ -222,7 +275,13 @@ class SnapshotReader:
             blocks = _visible_blocks(view, read.shards, interval)
             holding = _Holding(self, owner, as_of, read.root.version)
             return stored, Snapshot(
-                self.table, stored.zxid, interval, blocks, self.storage, _holding=holding if owner else None
+                self.table,
+                stored.zxid,
+                interval,
+                blocks,
+                self.storage,
+                self.tiered,
+                _holding=holding if owner else None,
             )
         raise ContentionError(f"snapshot of table {self.table!r}: a clean-up overtook all {_ATTEMPTS} attempts")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -10,32 +11,38 @@ from typing import Any, Self
 
 from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
 from airflow_provider_segments.config_store import ConfigStore
+from airflow_provider_segments.deletion import request
 from airflow_provider_segments.deletion.delete import LedgerDeleter
 from airflow_provider_segments.deletion.mark import Marker
 from airflow_provider_segments.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.deletion.reconcile import Reconciler, ReconcileReport
+from airflow_provider_segments.deletion.request import MarkReport
 from airflow_provider_segments.deletion.settings import DeletionSettings
-from airflow_provider_segments.exceptions import EntryNotFoundError
-from airflow_provider_segments.lineage import cleanup, end, revert, stage, start
+from airflow_provider_segments.exceptions import EntryNotFoundError, InvalidConfigError
+from airflow_provider_segments.lineage import cleanup, end, retention, revert, stage, start
 from airflow_provider_segments.lineage.cleanup import CleanedUp
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.end import EndedEntry
 from airflow_provider_segments.lineage.records import LineageRecords
+from airflow_provider_segments.lineage.retention import RetentionReport
 from airflow_provider_segments.lineage.revert import RevertedEntry
 from airflow_provider_segments.lineage.stage import StagedPush, StageTicket
 from airflow_provider_segments.lineage.staged import sort_out
 from airflow_provider_segments.lineage.start import AllVisible, StartedEntry
 from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.lineage import EntryState, Lineage
-from airflow_provider_segments.model.names import check_table_name
+from airflow_provider_segments.model.names import check_table_name, is_entry_id
 from airflow_provider_segments.model.segment import StagedSegment
 from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.paths import ClusterPaths
-from airflow_provider_segments.registry.leases import Leases
+from airflow_provider_segments.registry.leases import LeaseInfo, Leases
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.retrying import Retry
 from airflow_provider_segments.snapshot import Snapshot, SnapshotReader
 from airflow_provider_segments.storage import open_store
 from airflow_provider_segments.storage.base import ObjectStore
+from airflow_provider_segments.tiering.offload import Offloader
+from airflow_provider_segments.tiering.records import OffloadReport
 from airflow_provider_segments.zookeeper import ZooKeeperSession, ZooKeeperSettings
 
 
@@ -130,18 +137,20 @@ class Table:
         records = LineageRecords(store.session, store.paths, name)
         registry = Registry(store.session, store.paths, name)
         leases = Leases(store.session, store.paths, store.clock, name)
-        self._reader = SnapshotReader(name, records, registry, store.storage, leases)
+        self._reader = SnapshotReader(name, records, registry, store.storage, leases, store.tiered)
+        self._marker = Marker(store.session, registry, store.queue, store.clock)
         self._context = Context(
             name,
             store.session,
             records,
             registry,
             store.storage,
-            Marker(store.session, registry, store.queue, store.clock),
+            self._marker,
             store.clock,
             store.retry,
             self.config,
             self._reader.visible,
+            lambda end_ms: self._reader.take(None, end_ms).segments,
         )
 
     def config(self) -> TableConfig:
@@ -163,11 +172,12 @@ class Table:
     ) -> StartedEntry:
         """Announce a replacement: see :func:`.lineage.start.start`.
 
-        A forced start that lets the snapshot before the last one go marks its segments for deletion here.
+        A forced start marks the segments of the snapshot before the last one, and of the pushes it reverted, for
+        deletion here.
         """
         started = start.start(self._context, segments_from, segments_to, identity=identity, force_cleanup=force_cleanup)
-        for entry_id in started.cleaning:
-            cleanup.remove_replaced(self._context, entry_id)
+        if force_cleanup:
+            cleanup.finish_forced_start(self._context, started)
         return started
 
     def open_stage(self, entry_id: str, stager: str = "build") -> StageTicket:
@@ -198,6 +208,93 @@ class Table:
     def cleanup(self) -> CleanedUp:
         """One pass of the lineage clean-up: see :func:`.lineage.cleanup.run`."""
         return cleanup.run(self._context)
+
+    def retain(self, *, dry_run: bool = False) -> RetentionReport:
+        """The lineage clean-up and the time retention in one pass: see :func:`.lineage.retention.retain`. A dry run
+        says what would go and why, and writes nothing."""
+        return retention.retain(self._context, dry_run=dry_run)
+
+    def mark_ledgers(
+        self, segments: Sequence[str] | None = None, *, entry_id: str | None = None, missing_ok: bool = False
+    ) -> MarkReport:
+        """Mark leftovers for deletion: see :func:`.deletion.request.mark_segments`, or, for all that an entry has left,
+        :func:`.deletion.request.mark_entry`; that may be given as :meth:`resolve_entry` takes it, or as the whole id of
+        one that has left the lineage. Raises :class:`ValueError` unless one of the two is given."""
+        if (segments is None) == (entry_id is None):
+            raise ValueError("give either segments or an entry_id")
+        self.config()
+        if entry_id is not None:
+            whole = entry_id if is_entry_id(entry_id) else self.resolve_entry(entry_id)
+            return request.mark_entry(self._context, whole, self.sent)
+        return request.mark_segments(self._context, segments or (), self.sent, missing_ok=missing_ok)
+
+    def offload(
+        self,
+        *,
+        older_than_ms: int,
+        primary_lag_ms: int,
+        max_segments: int | None = None,
+        progress: Callable[[OffloadReport], None] | None = None,
+    ) -> OffloadReport:
+        """Copy visible segments that ended more than ``older_than_ms`` ago to the tiered storage, and give up primary
+        copies whose offload is ``primary_lag_ms`` old: see :meth:`.tiering.offload.Offloader.run`.
+
+        Raises :class:`InvalidConfigError` when the store was opened without a tiered storage of its own.
+        """
+        self.config()
+        return self._offloader().run(
+            older_than_ms=older_than_ms, primary_lag_ms=primary_lag_ms, max_segments=max_segments, progress=progress
+        )
+
+    def reconcile(
+        self, *, grace_ms: int, enqueue: bool = False, progress: Callable[[ReconcileReport], None] | None = None
+    ) -> ReconcileReport:
+        """Compare storage with what is known of it: see :meth:`.deletion.reconcile.Reconciler.run`."""
+        self.config()
+        store = self.store
+        reconciler = Reconciler(
+            self.name,
+            store.session,
+            store.paths,
+            store.clock,
+            store.queue,
+            self.storage,
+            store.tiered,
+            self._marker.sent,
+        )
+        return reconciler.run(grace_ms=grace_ms, enqueue=enqueue, progress=progress)
+
+    def _offloader(self) -> Offloader:
+        tiered = self.store.tiered
+        if tiered is None or tiered.uri == self.storage.uri:
+            raise InvalidConfigError(
+                f"table {self.name!r} cannot be offloaded: the store has "
+                + ("no tiered storage" if tiered is None else f"the same tiered storage as primary, {tiered.uri}")
+                + "; set SEGMENTS_TIERED_URI, or the tiered storage of the connection"
+            )
+        return Offloader(
+            self.name,
+            self.store.session,
+            self.store.paths,
+            self.store.clock,
+            self.store.retry,
+            self._context.registry,
+            self.store.queue,
+            self.storage,
+            tiered,
+            self.snapshot,
+            self._marker.sent,
+        )
+
+    @property
+    def sent(self) -> Counter[str]:
+        """Deletion messages that this object has queued so far, by ledger type: PIP-186's count of what was sent. A
+        transaction whose reply was lost is not in it."""
+        return self._marker.sent
+
+    def leases(self) -> Sequence[LeaseInfo]:
+        """The leases of the table's readers, oldest first: what deletions wait for."""
+        return self._reader.leases.held()
 
     def snapshot(
         self, start: int | None = None, end: int | None = None, *, as_of: str | None = None, owner: str = ""

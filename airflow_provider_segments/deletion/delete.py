@@ -8,27 +8,36 @@ is success; a refused or lost request never reads as missing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.deletion.queue import DeletionQueue, Delivery, Settlement, ZooKeeperQueue
+from airflow_provider_segments.deletion.queue import (
+    BATCH_LEDGERS,
+    DeletionQueue,
+    Delivery,
+    Settlement,
+    ZooKeeperQueue,
+)
 from airflow_provider_segments.deletion.report import DeletionReport
 from airflow_provider_segments.deletion.settings import DeletionSettings
 from airflow_provider_segments.deletion.sweep import Sweeper
 from airflow_provider_segments.deletion.usage import Judge, TableUse, UsageReader, Verdict
-from airflow_provider_segments.exceptions import CorruptRecordError, StorageError
+from airflow_provider_segments.exceptions import CorruptRecordError, SegmentsError, StorageError
 from airflow_provider_segments.model import ledger as ledgers
 from airflow_provider_segments.model.ledger import DeletionBatch, LedgerType, PendingDeleteLedgerInfo
 from airflow_provider_segments.paths import ClusterPaths
-from airflow_provider_segments.storage.base import ObjectStore, encode_owner
+from airflow_provider_segments.storage.base import ObjectStore, OwnedOutcome, encode_owner
 from airflow_provider_segments.zookeeper import SetData, ZooKeeperSession
 
 _LOG = logging.getLogger(__name__)
 _SECURITY = logging.getLogger("airflow_provider_segments.security")
 _SHOWN = 2000
+_LARGEST = 900_000  # bytes of a batch; what this package enqueues is smaller, also with an error in each message
+_ERROR = 200  # characters of an error that are kept in its message
 
 Progress = Callable[[DeletionReport], None]
 
@@ -43,6 +52,15 @@ class _Work:
     unused: list[PendingDeleteLedgerInfo] = field(default_factory=list)
     again: list[PendingDeleteLedgerInfo] = field(default_factory=list)
     dead: list[PendingDeleteLedgerInfo] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of ``delete_owned``: what each object must say of itself, by key, and which message wants which key."""
+
+    store: ObjectStore
+    owners: dict[str, str] = field(default_factory=dict)
+    parts: list[tuple[_Work, Mapping[str, PendingDeleteLedgerInfo]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +85,19 @@ class LedgerDeleter:
         """
         total = DeletionReport()
         until = None if max_seconds is None else self.clock.monotonic() + max_seconds
+        waited: set[str] = set()
         while not (why := self._limit(total, until, max_ledgers)):
-            swept = self._sweep(total)
             deliveries = self.queue.receive(self.settings.batches_at_once)
+            swept = not deliveries and self._sweep(total)  # sooner, it would find what is queued once more
             if not deliveries and not swept:
                 break
-            self._round(deliveries, total)
+            moved = self._guarded_round(deliveries, total)
             if progress is not None:
                 progress(total)
+            again = {delivery.batch_id for delivery in deliveries}
+            if not moved and not swept and again <= waited and not self._sweep(total):
+                break  # with a short reconsume_later_ms, what waits for a reader would come back for ever
+            waited = set() if moved else waited | again
         backlog = self.queue.backlog()
         total.next_due_ms, total.in_flight, total.stopped = backlog.next_due_ms, backlog.in_flight, why
         return total
@@ -90,20 +113,32 @@ class LedgerDeleter:
         reader = UsageReader(self.session, self.paths, self.clock)
         return Sweeper(self.queue, reader, self.storage, self.clock, self.settings).run(total)
 
-    def _round(self, deliveries: Sequence[Delivery], total: DeletionReport) -> None:
+    def _guarded_round(self, deliveries: Sequence[Delivery], total: DeletionReport) -> bool:
+        """One round. What an error (or a time-out of the task) leaves claimed is given back, for the next drain."""
+        try:
+            return self._round(deliveries, total)
+        except BaseException:
+            with suppress(SegmentsError):
+                self.queue.release(deliveries)
+            raise
+
+    def _round(self, deliveries: Sequence[Delivery], total: DeletionReport) -> bool:
+        """Settle ``deliveries``; whether anything happened to them but waiting."""
+        before = total.deliveries - total.total("waiting")
         works = [work for delivery in deliveries if (work := self._decoded(delivery, total)) is not None]
         for table in {work.batch.table for work in works}:
             self._judge(table, [work for work in works if work.batch.table == table])
-        for work in works:
-            self._delete(work)
+        for call in self._calls(works):
+            self._delete(call)
         settled = self.queue.settle([(work.delivery, self._settlement(work)) for work in works])
         for work, landed in zip(works, settled, strict=True):
             _account(work, total, landed=landed)
+        return total.deliveries - total.total("waiting") > before
 
     def _decoded(self, delivery: Delivery, total: DeletionReport) -> _Work | None:
         """The delivery as work. What is not well-formed is acknowledged at once: no retry makes it better."""
         try:
-            batch, malformed = ledgers.decode_batch(delivery.payload, f"batch {delivery.batch_id}")
+            batch, malformed = _decode(delivery)
         except CorruptRecordError as error:
             _LOG.error("Malformed deletion batch acknowledged: %s; it was %r", error, delivery.payload[:_SHOWN])
             landed = self.queue.settle([(delivery, Settlement())])[0]
@@ -124,7 +159,7 @@ class LedgerDeleter:
         entries = {work.batch.entry_id for work in works}
         try:
             use = reader.read(table, entries, {work.batch.component for work in works})
-        except CorruptRecordError as error:
+        except (CorruptRecordError, UnicodeDecodeError, RecursionError) as error:
             for work in works:
                 self._failed(work, dict.fromkeys(work.batch.ledgers, str(error)))
             return
@@ -133,12 +168,6 @@ class LedgerDeleter:
 
     def _judge_batch(self, use: TableUse, work: _Work) -> None:
         judge = Judge(use, work.batch, work.delivery.marked, self.clock.now_ms(), self.settings)
-        for lease in judge.overruled():
-            _LOG.warning(
-                "Table %s: the lease of %s is older than the maximum lease age; its files are deleted under it",
-                work.batch.table,
-                lease.owner,
-            )
         given_up: dict[str, bool] = {}
         for ledger in work.batch.ledgers:
             verdict, why = judge.verdict(ledger)
@@ -157,6 +186,12 @@ class LedgerDeleter:
                     work.again.append(ledger)
                     work.report.add("waiting", work.batch.ledger_type)
                     work.report.note({why: 1})
+        for lease in judge.overruled() if work.unused else ():
+            _LOG.warning(
+                "Table %s: the lease of %s is older than the maximum lease age; its files are deleted under it",
+                work.batch.table,
+                lease.owner,
+            )
 
     def _give_up(self, table: str, shard: str, version: int) -> bool:
         """Change the shard's version, so that a removal decided on it can no longer land: the message may go then."""
@@ -166,28 +201,46 @@ class LedgerDeleter:
             return False  # it has changed this moment: look again
         return isinstance(self.session.commit_many([[SetData(path, node.data, node.version)]])[0], list)
 
-    def _delete(self, work: _Work) -> None:
-        if not work.unused:
-            return
-        try:
-            self._delete_unused(work, self._store(work.batch))
-        except StorageError as error:
-            self._failed(work, dict.fromkeys(work.unused, str(error)))
+    def _calls(self, works: Sequence[_Work]) -> list[_Call]:
+        """As few calls as the works allow: the store then looks and deletes side by side, and syncs a folder once for
+        many batches. A key that comes twice is in two calls, and the second finds it gone."""
+        calls: list[_Call] = []
+        for work in works:
+            for unused in _without_repeats(work.unused):
+                try:
+                    store = self._store(work.batch)
+                except StorageError as error:
+                    self._failed(work, dict.fromkeys(unused, str(error)))
+                    continue
+                by_key, owners = _owners(work.batch, unused)
+                free = (one for one in calls if one.store is store and one.owners.keys().isdisjoint(owners))
+                call = next(free, None)
+                if call is None:
+                    calls.append(call := _Call(store))
+                call.owners.update(owners)
+                call.parts.append((work, by_key))
+        return calls
 
-    def _delete_unused(self, work: _Work, store: ObjectStore) -> None:
-        by_key, owners = _owners(work.batch, work.unused)
-        outcome = store.delete_owned(owners)
-        kind = work.batch.ledger_type
-        work.report.add("deleted", kind, len(outcome.deleted))
-        work.report.bytes += sum(by_key[key].bytes for key in outcome.deleted)
-        work.report.add("already_gone", kind, len(outcome.missing))
-        work.report.add("mismatch", kind, len(outcome.foreign))
-        for key, found in outcome.foreign.items():
-            _SECURITY.warning(
-                "Not deleted: %s says it belongs to %s, not to %s (deletion batch %s, reason %r)",
-                store.url(key), found, owners[key], work.delivery.batch_id, work.batch.reason,
-            )  # fmt: skip
-        self._failed(work, {by_key[key]: why for key, why in outcome.failed.items()})
+    def _delete(self, call: _Call) -> None:
+        try:
+            outcome = call.store.delete_owned(call.owners)
+        except StorageError as error:
+            outcome = OwnedOutcome((), (), {}, dict.fromkeys(call.owners, str(error)))
+        deleted, missing = frozenset(outcome.deleted), frozenset(outcome.missing)
+        for work, by_key in call.parts:
+            kind, gone = work.batch.ledger_type, by_key.keys() & deleted
+            work.report.add("deleted", kind, len(gone))
+            work.report.bytes += sum(by_key[key].bytes for key in gone)
+            work.report.add("already_gone", kind, len(by_key.keys() & missing))
+            foreign = by_key.keys() & outcome.foreign.keys()
+            work.report.add("mismatch", kind, len(foreign))
+            for key in foreign:
+                _SECURITY.warning(
+                    "Not deleted: %s says it belongs to %s, not to %s (deletion batch %s, reason %r)",
+                    call.store.url(key), outcome.foreign[key], call.owners[key], work.delivery.batch_id,
+                    work.batch.reason,
+                )  # fmt: skip
+            self._failed(work, {ledger: outcome.failed[key] for key, ledger in by_key.items() if key in outcome.failed})
 
     def _store(self, batch: DeletionBatch) -> ObjectStore:
         """Raises :class:`StorageError` when the batch is about a store that this consumer does not have."""
@@ -203,14 +256,18 @@ class LedgerDeleter:
     def _failed(self, work: _Work, errors: Mapping[PendingDeleteLedgerInfo, str]) -> None:
         """Count an attempt; with too many of them, the message becomes a dead letter."""
         now = self.clock.now_ms()
+        room = (_LARGEST - len(work.delivery.payload)) // max(len(work.batch.ledgers), 1)
         for ledger, why in errors.items():
             tried = msgspec.structs.replace(
-                ledger, attempts=ledger.attempts + 1, error=why[:300], first_ms=ledger.first_ms or now
+                ledger,
+                attempts=ledger.attempts + 1,
+                error=_shortened(why, min(room, _ERROR)),
+                first_ms=ledger.first_ms or now,
             )
             is_dead = tried.attempts > self.settings.max_retry_delete_count
             (work.dead if is_dead else work.again).append(tried)
             work.report.add("dead" if is_dead else "failed", work.batch.ledger_type)
-            work.report.note({why[:300]: 1})
+            work.report.note({_shortened(why, 300): 1})
             if is_dead:
                 _LOG.error("Deletion of %s given up after %d attempts: %s", ledger.segment, tried.attempts, why)
 
@@ -221,6 +278,40 @@ class LedgerDeleter:
             due,
             work.batch.with_ledgers(tuple(work.dead)) if work.dead else None,
         )
+
+
+def _decode(delivery: Delivery) -> tuple[DeletionBatch, list[str]]:
+    """The batch in ``delivery``. Raises :class:`CorruptRecordError`, whatever is wrong with it: an error that is not
+    caught would stop every consumer that meets the batch, again and again."""
+    where = f"batch {delivery.batch_id}"
+    if len(delivery.payload) > _LARGEST:
+        raise CorruptRecordError(f"{where}: {len(delivery.payload):,} bytes are more than any batch has")
+    try:
+        batch, malformed = ledgers.decode_batch(delivery.payload, where)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise CorruptRecordError(f"{where}: not a deletion message ({error})") from error
+    if len(batch.ledgers) + len(malformed) > BATCH_LEDGERS:
+        raise CorruptRecordError(f"{where}: more than {BATCH_LEDGERS} messages")
+    return batch, malformed
+
+
+def _shortened(why: str, limit: int) -> str:
+    """An error in at most ``limit`` ASCII characters. Errors begin with a place, which may be long, and end with what
+    happened: the middle goes."""
+    text = why.encode("ascii", "replace").decode().replace('"', "'").replace("\\", "/")
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 3]}...{text[len(text) - limit + limit // 3 + 3 :]}" if limit > 20 else ""
+
+
+def _without_repeats(unused: Iterable[PendingDeleteLedgerInfo]) -> Iterator[list[PendingDeleteLedgerInfo]]:
+    """``unused`` in groups that name each file once. Two messages of a batch about one object have two endings."""
+    left = list(unused)
+    while left:
+        first = {ledger.file: ledger for ledger in reversed(left)}
+        yield list(first.values())
+        left = [ledger for ledger in left if first[ledger.file] is not ledger]
 
 
 def _owners(

@@ -8,11 +8,12 @@ registered, and the second phase knows what to do with it (PIP-186 traps T1 and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.deletion.queue import BATCH_LEDGERS, DeletionQueue, ZooKeeperQueue, in_batches
+from airflow_provider_segments.deletion.queue import BATCH_LEDGERS, DeletionQueue, ZooKeeperQueue, in_batches, totals
 from airflow_provider_segments.model.ledger import (
     DeletionBatch,
     LedgerType,
@@ -26,9 +27,11 @@ from airflow_provider_segments.registry import shard as shards
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.registry.shard import Shard
 from airflow_provider_segments.zookeeper import Check, Delete, Op, SetData, ZooKeeperSession
-from airflow_provider_segments.zookeeper.session import request_size
+from airflow_provider_segments.zookeeper.session import MAX_REQUEST, request_size
 
 _REQUEST = 700_000  # bytes of one marking transaction, with room for what the batches add to the shards
+_SHARDS = 200  # at most in one batch, which names them all
+_REASON = 200  # characters of a reason that messages keep
 _WINDOW = 8
 
 _Removal = tuple[Shard, list[SegmentRecord]]
@@ -36,12 +39,13 @@ _Removal = tuple[Shard, list[SegmentRecord]]
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Marks segments of one table for deletion."""
+    """Marks segments of one table for deletion. ``sent`` counts the messages that were queued, by ledger type."""
 
     session: ZooKeeperSession
     registry: Registry
     queue: DeletionQueue
     clock: Clock
+    sent: Counter[str] = field(default_factory=Counter, compare=False)
 
     def mark(
         self,
@@ -59,7 +63,7 @@ class Marker:
         """
         removals = [(shard, gone) for shard in found if (gone := [one for one in shard.records if not keep(one)])]
         for window in _windows(removals):
-            self._commit([self._transaction(group, reason, fence) for group in window])
+            self._commit([one for group in window for one in self._transactions(group, reason, fence)])
         return sum(len(gone) for _, gone in removals)
 
     def sweep_op(self, entry_id: str, *, reason: str, not_before_ms: int = 0) -> list[Op]:
@@ -92,22 +96,34 @@ class Marker:
                 tuple(ledgers),
                 LedgerType.LEDGER if store is None else LedgerType.OFFLOAD_LEDGER,
                 shards=versions,
-                reason=reason,
+                reason=reason[:_REASON],
                 at_ms=self.clock.now_ms(),
                 offload=store,
             )
             yield from in_batches(whole)
 
-    def _transaction(self, group: Sequence[_Removal], reason: str, fence: Sequence[Check]) -> list[Op]:
+    def _transactions(
+        self, group: Sequence[_Removal], reason: str, fence: Sequence[Check]
+    ) -> list[tuple[list[Op], Mapping[str, int]]]:
+        """Operations of a transaction, and how many messages of each ledger type go with them. A group whose messages
+        turn out too long (long names, two storages) makes several."""
         batches = list(self.batches(group, reason))
-        removals = [_removal(shard, gone) for shard, gone in group]
+        ops: list[Op] = [*fence, *(_removal(shard, gone) for shard, gone in group)]
         if isinstance(self.queue, ZooKeeperQueue):
-            return [*fence, *removals, *self.queue.send_ops(batches)]
-        self.queue.send(batches)  # all of them, before any segment leaves: one that is not sent must stay (T5)
-        return [*fence, *removals]
+            ops += self.queue.send_ops(batches)
+            if request_size(ops) > MAX_REQUEST and len(group) > 1:
+                half = len(group) // 2
+                return [one for part in (group[:half], group[half:]) for one in self._transactions(part, reason, fence)]
+        else:
+            self.queue.send(batches)  # all of them, before any segment leaves: one that is not sent must stay (T5)
+        return [(ops, totals(batches))]
 
-    def _commit(self, transactions: Sequence[Sequence[Op]]) -> None:
-        for outcome in self.session.commit_many(transactions):
+    def _commit(self, transactions: Sequence[tuple[Sequence[Op], Mapping[str, int]]]) -> None:
+        outcomes = self.session.commit_many([ops for ops, _ in transactions])
+        for outcome, (_, messages) in zip(outcomes, transactions, strict=True):
+            if not isinstance(outcome, Exception):
+                self.sent.update(messages)
+        for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
 
@@ -129,7 +145,7 @@ def _groups(removals: Sequence[_Removal]) -> Iterator[list[_Removal]]:
     size = count = 0
     for shard, gone in removals:
         cost = request_size([]) + len(bytes(shard.payload)) + 100 * len(gone)
-        full = group and (size + cost > _REQUEST or count + len(gone) > 4 * BATCH_LEDGERS or len(group) >= 400)
+        full = group and (size + cost > _REQUEST or count + len(gone) > 4 * BATCH_LEDGERS or len(group) >= _SHARDS)
         if full or (group and _generation(group[0][0]) != _generation(shard)):
             yield group
             group, size, count = [], 0, 0

@@ -23,6 +23,8 @@ from airflow_provider_segments.model.ledger import (
     APPLICATION,
     DeletionBatch,
     LedgerComponent,
+    LedgerType,
+    OffloadContext,
     PendingDeleteLedgerInfo,
     SweepRequest,
 )
@@ -50,7 +52,7 @@ class Sweeper:
         for name, payload in claimed:
             try:
                 request = ledgers.decode_sweep(payload, name)
-            except CorruptRecordError as error:
+            except (CorruptRecordError, UnicodeDecodeError, RecursionError) as error:
                 _LOG.error("Malformed sweep request acknowledged: %s; it was %r", error, payload[:500])
                 self.queue.settle_sweep(name, [])
                 continue
@@ -80,8 +82,7 @@ class Sweeper:
             total.note({str(error)[:300]: 1})
             self.queue.settle_sweep(name, [], later)
             return
-        self.queue.settle_sweep(name, [])
-        total.swept += 1
+        total.swept += self.queue.settle_sweep(name, [])
 
     def _pages(self, request: SweepRequest, use: TableUse) -> Iterator[tuple[list[DeletionBatch], int]]:
         registered = use.registered.get(request.entry_id, {})
@@ -98,20 +99,44 @@ def messages(
 
     Objects of primary storage only. Raises :class:`StorageError`.
     """
-    found = [info for one in page if (info := storage.head(one.key)) is not None]
-    ours = [(info, batch) for info in found if (batch := _message(info, reason, at_ms)) is not None]
-    return list(_joined(batch for _, batch in ours)), len(found) - len(ours)
+    ours: list[DeletionBatch] = []
+    foreign = 0
+    for one in page:
+        try:
+            info = storage.head(one.key)
+        except CorruptRecordError:  # it says nothing that can be read: one such object must not stop the others
+            foreign += 1
+            continue
+        if info is None:
+            continue
+        batch = message_about(info, reason, at_ms)
+        foreign += batch is None
+        ours += [] if batch is None else [batch]
+    return list(joined(ours)), foreign
 
 
-def _message(info: ObjectInfo, reason: str, at_ms: int) -> DeletionBatch | None:
-    """The message about one object, as its own metadata describes it, when that is where such an object would be."""
+def message_about(info: ObjectInfo, reason: str, at_ms: int, *, tiered: str | None = None) -> DeletionBatch | None:
+    """The message about one object, as its own metadata describes it, when that is where such an object would be:
+    in primary storage, or in the tiered one with the address ``tiered``."""
     owner = info.owner
     if owner.get("application") != APPLICATION or owner.get("component") != LedgerComponent.MANAGED_LEDGER.value:
         return None
     table, _, rest = info.key.partition("/")
     entry_id, _, file = rest.partition("/")
-    ledger = PendingDeleteLedgerInfo(owner.get("segment", ""), file, info.bytes)
-    batch = DeletionBatch(table, entry_id, owner.get("generation", ""), (ledger,), reason=reason, at_ms=at_ms)
+    offload = None
+    if tiered is not None:
+        uuid, _, file = file.partition("/")
+        offload = OffloadContext.at(tiered, uuid)
+    batch = DeletionBatch(
+        table,
+        entry_id,
+        owner.get("generation", ""),
+        (PendingDeleteLedgerInfo(owner.get("segment", ""), file, info.bytes),),
+        LedgerType.LEDGER if offload is None else LedgerType.OFFLOAD_LEDGER,
+        reason=reason,
+        at_ms=at_ms,
+        offload=offload,
+    )
     if owner.get("table") != table:
         return None
     try:
@@ -121,10 +146,10 @@ def _message(info: ObjectInfo, reason: str, at_ms: int) -> DeletionBatch | None:
     return None if malformed else well_formed
 
 
-def _joined(batches: Iterable[DeletionBatch]) -> Iterator[DeletionBatch]:
-    """One batch a generation."""
-    by_generation: dict[tuple[str, str], list[DeletionBatch]] = {}
+def joined(batches: Iterable[DeletionBatch]) -> Iterator[DeletionBatch]:
+    """One batch a generation and offload."""
+    by_generation: dict[tuple[str, str, OffloadContext | None], list[DeletionBatch]] = {}
     for batch in batches:
-        by_generation.setdefault((batch.table, batch.generation), []).append(batch)
+        by_generation.setdefault((batch.table, batch.generation, batch.offload), []).append(batch)
     for group in by_generation.values():
         yield group[0].with_ledgers(tuple(ledger for batch in group for ledger in batch.ledgers))

@@ -68,7 +68,9 @@ class TableUse:
             return None
         if batch.ledger_type is LedgerType.LEDGER:
             return found if found.record.primary else None
-        return found if found.record.offload == batch.offload else None
+        offload, asked = found.record.offload, batch.offload
+        # The copy's key is made from the uuid alone, so however the message spells the rest, that copy is meant.
+        return found if offload is not None and asked is not None and offload.uuid == asked.uuid else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ class Judge:
         name, version = self.batch.shards[ledger.shard] if self.batch.shards else ("", -1)
         same = name == f"{user.shard.name.chunk}/{user.shard.name.node}"
         if same and user.shard.version <= version:
-            if self.now_ms - self.batch.at_ms < self.settings.uncommitted_grace_ms:
+            # Either way: a message from the far future would wait for ever.
+            if abs(self.now_ms - self.batch.at_ms) < self.settings.uncommitted_grace_ms:
                 return Verdict.WAITING, "the segment is registered, and its removal may still land"
             return Verdict.UNCOMMITTED, "the segment is registered, and its removal did not land in time"
         return Verdict.STALE, "the segment is registered"

@@ -48,6 +48,17 @@ class OffloadContext(msgspec.Struct, frozen=True, array_like=True):
     bucket: str
     uuid: str
 
+    @property
+    def uri(self) -> str:
+        """The tiered store's address."""
+        return f"{self.driver}://{self.bucket}"
+
+    @classmethod
+    def at(cls, uri: str, uuid: str) -> OffloadContext:
+        """The context of an offload to the store at ``uri``."""
+        driver, _, bucket = uri.partition("://")
+        return cls(driver, bucket, uuid)
+
 
 class PendingDeleteLedgerInfo(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
     """One message of a batch: the segment, its object's file name below the prefix, the object's bytes, and which of

@@ -61,6 +61,11 @@ def check_entry_id(entry_id: str) -> str:
     return entry_id
 
 
+def is_entry_id(text: str) -> bool:
+    """Whether ``text`` is a whole entry id."""
+    return _ENTRY_ID.fullmatch(text) is not None
+
+
 def entry_id_for(table: str, identity: str, generation: int) -> str:
     """The entry id of a push, the same for every retry: a UUID made from the table, who pushes, and which push.
 

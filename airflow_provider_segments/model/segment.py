@@ -19,8 +19,9 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     without one. ``columns`` maps a column to ``[min, max, null count]`` where the build was asked for it.
     ``chunk`` names the segment's time chunk where the registry keeps it with others under a coarser one; ``None`` says
     that it is the chunk it is kept under. ``offload`` says where the copy in tiered storage is, and ``primary`` whether
-    the one in primary storage still counts: readers use it as long as it does. Encoded positionally: new fields go to
-    the end and need a default.
+    the one in primary storage still counts: readers use it as long as it does. ``offloaded_ms`` is the wall clock at
+    which ``offload`` was recorded. ``fingerprint`` names the compaction settings that would write the segment just so.
+    Encoded positionally: new fields go to the end and need a default.
     """
 
     name: str
@@ -34,6 +35,13 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     chunk: str | None = None
     offload: OffloadContext | None = None
     primary: bool = True
+    offloaded_ms: int = 0
+    fingerprint: str | None = None
+
+    @property
+    def location(self) -> OffloadContext | None:
+        """Where readers find the object: ``None`` is primary storage."""
+        return None if self.primary else self.offload
 
     def stores(self) -> list[OffloadContext | None]:
         """Where the segment has objects: ``None`` is primary storage."""
@@ -51,8 +59,9 @@ class StagedSegment(msgspec.Struct, frozen=True, gc=False):
 class Segment(msgspec.Struct, frozen=True, gc=False):
     """One registered segment as readers see it.
 
-    ``key`` is the object's key in the store, ``chunk`` its time chunk's name, ``born`` the zxid of the lineage write
-    that created its entry; the other fields as in :class:`SegmentRecord`.
+    ``key`` is the object's key in the store that readers use, which is primary storage, or the tiered one when
+    ``tiered`` says where. ``chunk`` is its time chunk's name, ``born`` the zxid of the lineage write that created its
+    entry; the other fields as in :class:`SegmentRecord`.
     """
 
     name: str
@@ -66,6 +75,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     min_time_ms: int | None
     max_time_ms: int | None
     columns: dict[str, list[Any]] | None
+    tiered: OffloadContext | None = None
+    fingerprint: str | None = None
 
     @property
     def interval(self) -> Interval:
@@ -74,7 +85,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
 
 _ENCODER = msgspec.json.Encoder()
-_DEFAULTS = b",null,null,null,true]"
+_OPTIONAL = SegmentRecord.__struct_fields__.index("columns") - len(SegmentRecord.__struct_fields__)
+_DEFAULTS = b"," + _ENCODER.encode(SegmentRecord.__struct_defaults__[_OPTIONAL:])[1:]
 _RECORDS = msgspec.json.Decoder(list[SegmentRecord])
 
 

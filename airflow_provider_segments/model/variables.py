@@ -8,6 +8,9 @@ SEGMENTS_S3_SECRET_KEY         S3 secret key
 SEGMENTS_S3_SESSION_TOKEN      S3 session token
 SEGMENTS_S3_ENDPOINT_URL       URL of an S3 server other than AWS
 SEGMENTS_S3_REGION             S3 region
+SEGMENTS_TIERED_URI            where old segments are offloaded to, as ``s3://bucket/prefix``; without it, nowhere
+SEGMENTS_TIERED_S3_...         as ``SEGMENTS_S3_...``, for that store; when none of them is set, it is opened with those
+                               of the primary one, and else with these only
 SEGMENTS_ZK_USERNAME           ZooKeeper digest user
 SEGMENTS_ZK_PASSWORD           ZooKeeper digest password
 SEGMENTS_ZK_USE_SSL            ``true`` for TLS; then also ``SEGMENTS_ZK_VERIFY_CERTS`` and the PEM files
@@ -26,6 +29,10 @@ STORAGE_VARIABLES = {
     "session_token": "SEGMENTS_S3_SESSION_TOKEN",
     "endpoint_url": "SEGMENTS_S3_ENDPOINT_URL",
     "region": "SEGMENTS_S3_REGION",
+}
+TIERED_URI_VARIABLE = "SEGMENTS_TIERED_URI"
+TIERED_VARIABLES = {
+    option: name.replace("SEGMENTS_S3_", "SEGMENTS_TIERED_S3_") for option, name in STORAGE_VARIABLES.items()
 }
 ZOOKEEPER_VARIABLES = {
     "username": "SEGMENTS_ZK_USERNAME",

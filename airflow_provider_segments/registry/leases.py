@@ -16,8 +16,10 @@ import msgspec
 from airflow_provider_segments.clock import Clock
 from airflow_provider_segments.exceptions import LeaseLostError, OutcomeUnknownError
 from airflow_provider_segments.paths import ClusterPaths
-from airflow_provider_segments.zookeeper import Create, Delete, ZooKeeperSession
+from airflow_provider_segments.zookeeper import Create, Delete, Node, ZooKeeperSession
 from airflow_provider_segments.zookeeper.session import CommitConflictError
+
+_ATTEMPTS = 5
 
 
 class _Record(msgspec.Struct):
@@ -56,11 +58,10 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Give it back. Harmless when it is gone; a release that may not have landed ends with the session."""
-        try:
-            self.session.commit([Delete(self.path, 0)])
-        except (CommitConflictError, OutcomeUnknownError):
-            return
+        """Give it back. Harmless when it is gone; one that cannot be given back now ends with the session."""
+        for _ in range(_ATTEMPTS):
+            if not isinstance(self.session.commit_many([[Delete(self.path, 0)]])[0], OutcomeUnknownError):
+                return
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +77,38 @@ class Leases:
         """A new lease. Read the lineage after it, through the same session. Raises :class:`OutcomeUnknownError`."""
         parent = self.paths.readers(self.table)
         path = f"{parent}/{self.clock.new_id()}"
-        payload = msgspec.json.encode(_Record(owner[:200], self.clock.now_ms()))
-        try:
-            self.session.commit([Create(path, payload, ephemeral=True)])
-        except CommitConflictError:
+        create = Create(path, msgspec.json.encode(_Record(owner[:200], self.clock.now_ms())), ephemeral=True)
+        if not self._made(create):
             self.session.ensure([parent])
-            self.session.commit([Create(path, payload, ephemeral=True)])
+            self._made(create)
         node = self.session.get(path)
         if node is None:
             raise LeaseLostError(f"table {self.table!r}: the ZooKeeper session ended while a lease was taken")
         return Lease(self.session, self.table, path, node.czxid)
 
+    def _made(self, create: Create) -> bool:
+        """Make the lease; false where its parent is missing. Nobody else makes a node of its name, so "exists" is the
+        answer to a try whose reply was lost: given up, it would hold up deletions until the session ends."""
+        for left in reversed(range(_ATTEMPTS)):
+            outcome = self.session.commit_many([[create]])[0]
+            if isinstance(outcome, OutcomeUnknownError):
+                if not left:
+                    raise outcome
+                self.session.sync("/")
+                continue
+            return not isinstance(outcome, CommitConflictError) or outcome.reason == "exists"
+        return False
+
     def held(self) -> Sequence[LeaseInfo]:
         """All leases, oldest first. One that cannot be decoded counts: its age is ZooKeeper's."""
         parent = self.paths.readers(self.table)
         nodes = self.session.get_many([f"{parent}/{name}" for name in self.session.children(parent)])
-        return sorted((_info(node.czxid, node.data) for node in nodes if node is not None), key=lambda one: one.zxid)
+        return sorted((_info(node) for node in nodes if node is not None), key=lambda one: one.zxid)
 
 
-def _info(zxid: int, payload: bytes) -> LeaseInfo:
+def _info(node: Node) -> LeaseInfo:
     try:
-        record = msgspec.json.decode(payload, type=_Record)
-    except msgspec.DecodeError:
-        return LeaseInfo(zxid, "unknown", 0)
-    return LeaseInfo(zxid, record.owner, record.taken_ms)
+        record = msgspec.json.decode(node.data, type=_Record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return LeaseInfo(node.czxid, "unknown", node.made_ms)
+    return LeaseInfo(node.czxid, record.owner, record.taken_ms)

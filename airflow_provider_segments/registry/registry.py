@@ -101,6 +101,11 @@ class Registry:
         nodes = self._session.get_many([name.path for name in names])
         return [shards.decode(name, node.data, node.version) for name, node in zip(names, nodes, strict=True) if node]
 
+    def shards_named(self, names: Sequence[ShardName]) -> list[Shard]:
+        """Those of the shards that are there. Without the root, as :meth:`shards_of`."""
+        nodes = self._session.get_many([name.path for name in names])
+        return [shards.decode(name, node.data, node.version) for name, node in zip(names, nodes, strict=True) if node]
+
     def root(self) -> StoredRoot:
         """The root record. Raises :class:`TableNotFoundError` when the table was never made."""
         node = self._session.get(self.path)

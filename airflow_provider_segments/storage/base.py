@@ -20,7 +20,6 @@ from airflow_provider_segments.exceptions import (
     CorruptRecordError,
     InvalidConfigError,
     InvalidNameError,
-    StorageError,
 )
 
 _PART = r"[A-Za-z0-9_=+@~-][A-Za-z0-9_.=+@~-]*"
@@ -34,10 +33,12 @@ MAX_OWNER = 1800
 
 
 class ListedObject(NamedTuple):
-    """One object of a listing: its key and size in bytes. A tuple, because listings are long."""
+    """One object of a listing: its key, size in bytes, and when it was last written by the store's wall clock, in
+    epoch milliseconds. A tuple, because listings are long."""
 
     key: str
     bytes: int
+    modified_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,15 @@ class OwnedOutcome:
     missing: tuple[str, ...]
     foreign: Mapping[str, str]
     failed: Mapping[str, str]
+
+    @classmethod
+    def merged(cls, parts: Sequence[OwnedOutcome]) -> OwnedOutcome:
+        """The sum of ``parts``, which have no key in common."""
+        deleted = tuple(key for part in parts for key in part.deleted)
+        missing = tuple(key for part in parts for key in part.missing)
+        foreign = {key: found for part in parts for key, found in part.foreign.items()}
+        failed = {key: why for part in parts for key, why in part.failed.items()}
+        return cls(deleted, missing, foreign, failed)
 
 
 class ObjectStore(Protocol):
@@ -152,7 +162,7 @@ def check_prefix(prefix: str) -> str:
 
 def encode_owner(owner: Mapping[str, str]) -> str:
     """Owner metadata as stored: JSON in printable ASCII, fit for an HTTP header, the same in every kind of store."""
-    text = json.dumps(dict(owner), sort_keys=True, separators=(",", ":")).replace("\x7f", "\\u007f")
+    text = _owner_text(owner)
     if len(text) > MAX_OWNER:
         raise InvalidConfigError(f"owner metadata of {len(text)} bytes is too long: at most {MAX_OWNER}")
     return text
@@ -169,30 +179,16 @@ def decode_owner(text: str | bytes, where: str) -> dict[str, str]:
     return {str(key): value for key, value in owner.items()}
 
 
-def delete_after_look(store: ObjectStore, owners: Mapping[str, str]) -> OwnedOutcome:
-    """``delete_owned`` by one look an object."""
-    check_keys(list(owners))
-    missing: list[str] = []
-    wanted: list[str] = []
-    foreign: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    for key, owner in owners.items():
-        try:
-            info = store.head(key)
-        except CorruptRecordError as error:
-            foreign[key] = str(error)
-            continue
-        except StorageError as error:
-            failed[key] = str(error)
-            continue
-        if info is None:
-            missing.append(key)
-        elif encode_owner(info.owner) != owner:
-            foreign[key] = encode_owner(info.owner)
-        else:
-            wanted.append(key)
-    outcome = store.delete_many(wanted)
-    return OwnedOutcome(outcome.deleted, (*missing, *outcome.missing), foreign, {**failed, **outcome.failed})
+def foreign_owner(found: Mapping[str, str], expected: str) -> str:
+    """The owner metadata ``found``, as text, when it is not what ``expected`` encodes; else empty. However it was
+    spelled, and however long somebody else's is."""
+    if found == decode_owner(expected, "the request"):
+        return ""
+    return _owner_text(found)[:MAX_OWNER]
+
+
+def _owner_text(owner: Mapping[str, str]) -> str:
+    return json.dumps(dict(owner), sort_keys=True, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 def random_id() -> str:

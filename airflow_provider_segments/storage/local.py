@@ -27,7 +27,7 @@ from airflow_provider_segments.exceptions import (
     StorageError,
     StorageUnavailableError,
 )
-from airflow_provider_segments.storage import folders, sidecar
+from airflow_provider_segments.storage import attribute, folders, sidecar
 from airflow_provider_segments.storage.base import (
     DeleteOutcome,
     ListedObject,
@@ -37,13 +37,11 @@ from airflow_provider_segments.storage.base import (
     check_keys,
     check_prefix,
     decode_owner,
-    delete_after_look,
     encode_owner,
     random_id,
 )
+from airflow_provider_segments.storage.local_owned import OwnedDeletion
 
-_ATTRIBUTE = "user.segments.owner"
-_NO_ATTRIBUTE = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 _BATCH = 1000
@@ -93,7 +91,7 @@ class LocalStore:
             try:
                 with folders.open_folder(self.root, folder) as at, folders.open_file(at, name) as found:
                     state = os.fstat(found)
-                    text = _attribute(found)
+                    text = attribute.read(found)
                     text = sidecar.read(at, name, state) if text is None else text
             except _ABSENT:
                 return None
@@ -132,8 +130,33 @@ class LocalStore:
         return DeleteOutcome(tuple(key for key in wanted if key not in gone), tuple(missing), failed)
 
     def delete_owned(self, owners: Mapping[str, str]) -> OwnedOutcome:
-        """One look an object, then the deletes."""
-        return delete_after_look(self, owners)
+        """Two system calls an object: read its owner, unlink it. Sync each folder once.
+
+        A symbolic link, a folder, and whatever else is no file belong to somebody else.
+        """
+        check_keys(list(owners))
+        by_folder: dict[str, dict[str, str]] = {}
+        for key, owner in owners.items():
+            folder, _, name = key.rpartition("/")
+            by_folder.setdefault(folder, {})[name] = owner
+        parts = [self._delete_owned_in(folder, expected) for folder, expected in by_folder.items()]
+        return parts[0] if len(parts) == 1 else OwnedOutcome.merged(parts)
+
+    def _delete_owned_in(self, folder: str, expected: Mapping[str, str]) -> OwnedOutcome:
+        place, parts = f"{folder}/" if folder else "", tuple(folder.split("/")) if folder else ()
+        deletion = OwnedDeletion()
+        try:
+            with folders.open_folder(self.root, parts) as at:
+                deletion.run(at, expected)
+                os.fsync(at)  # also when everything is missing: a run that died may have left that to us
+        except _ABSENT:
+            return OwnedOutcome((), tuple(place + name for name in expected), {}, {})
+        except OSError as error:
+            deletion = OwnedDeletion(failed=dict.fromkeys(expected, error.strerror or str(error)))
+        outcome = deletion.outcome(expected, place, f"{self.root}/{place}")
+        if outcome.deleted:
+            _prune(self.root, parts)
+        return outcome
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """Walk the folder. Unfinished puts, metadata files and symbolic links are no objects."""
@@ -172,7 +195,7 @@ class LocalStore:
         target = folders.create_file(at, temp)
         try:
             size = folders.copy(source, target)
-            attached = self._attributes and _attach(target, text)
+            attached = self._attributes and attribute.attach(target, text)
             os.fsync(target)
             state = os.fstat(target)
             if not attached:
@@ -228,25 +251,6 @@ def _publish(at: int, temp: str, name: str, state: os.stat_result, *, overwrite:
         raise
 
 
-def _attach(target: int, text: str) -> bool:
-    try:
-        os.setxattr(target, _ATTRIBUTE, text.encode())
-    except OSError as error:
-        if error.errno in _NO_ATTRIBUTE:
-            return False
-        raise
-    return True
-
-
-def _attribute(found: int) -> bytes | None:
-    try:
-        return os.getxattr(found, _ATTRIBUTE)
-    except OSError as error:
-        if error.errno in _NO_ATTRIBUTE:
-            return None
-        raise
-
-
 def _page(folder: str, entries: Iterator[os.DirEntry[str]], pending: list[str]) -> list[ListedObject] | None:
     """The next objects right in ``folder``, ``None`` after the last. Folders below it are added to ``pending``."""
     page: list[ListedObject] = []
@@ -256,10 +260,10 @@ def _page(folder: str, entries: Iterator[os.DirEntry[str]], pending: list[str]) 
             continue
         if entry.is_file(follow_symlinks=False):
             try:
-                size = entry.stat(follow_symlinks=False).st_size
+                state = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # deleted since the folder was read
-            page.append(ListedObject(folder + name, size))
+            page.append(ListedObject(folder + name, state.st_size, state.st_mtime_ns // 1_000_000))
             if len(page) == _BATCH:
                 return page
         elif entry.is_dir(follow_symlinks=False):

@@ -1,15 +1,22 @@
 """Objects in an S3 bucket, through boto3.
 
 What S3 can and cannot know: a delete of a key that is not there answers like any other, so ``delete_many`` reports it
-as deleted; use ``head`` or ``list`` where the difference matters. On a versioned bucket a delete leaves a delete
-marker: readers see the object gone, and its bytes stay until the bucket's life-cycle rule removes noncurrent
-versions.
+as deleted; use ``head`` or ``list`` where the difference matters, or ``delete_owned``, which looks first. S3 tells a
+missing object from a refused one only to those who may list the bucket (``s3:ListBucket``); without that right a
+missing object is a failure (403) and never missing.
+
+Versioned buckets: a delete leaves a delete marker. Readers and ``head`` see the object gone, a second ``delete_owned``
+says missing, and no further marker is made. Its bytes stay, as a noncurrent version, until the bucket's life-cycle rule
+(``NoncurrentVersionExpiration``) removes them: nothing here ever deletes a version, so what was deleted can be brought
+back by removing its marker.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,15 +43,16 @@ from airflow_provider_segments.storage.base import (
     check_keys,
     check_prefix,
     decode_owner,
-    delete_after_look,
     encode_owner,
     random_id,
 )
+from airflow_provider_segments.storage.s3_heads import Heads, Signer
+from airflow_provider_segments.storage.s3_owned import DELETE_BATCH, OwnedDeletion
 
 MULTIPART_BYTES = 64 * 1024 * 1024
 """Larger files are uploaded in parts of this size."""
-DELETE_BATCH = 1000
-"""Keys one delete request may name."""
+CONNECTIONS = 32
+"""Most connections of boto3's pool."""
 
 _OWNER = "segments-owner"
 _WRITE_ID = "segments-write-id"
@@ -84,6 +92,7 @@ class S3Store:
         region: str | None = None,
         new_id: Callable[[], str] = random_id,
         sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time,
     ) -> None:
         if bool(access_key) != bool(secret_key):
             raise InvalidConfigError("S3 access key and secret key must be given together")
@@ -104,19 +113,21 @@ class S3Store:
         }
         self._new_id = new_id
         self._sleep = sleep
+        self._now = now
         self._lock = threading.Lock()
         self._made: Any = None
+        self._session: Any = None
 
     def __repr__(self) -> str:
         return f"S3Store({self.uri!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_made")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_made", "_session")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-        self._made = None
+        self._made = self._session = None
 
     @property
     def uri(self) -> str:
@@ -178,8 +189,13 @@ class S3Store:
         return DeleteOutcome(tuple(key for key in wanted if key not in gone), tuple(missing), failed)
 
     def delete_owned(self, owners: Mapping[str, str]) -> OwnedOutcome:
-        """One look an object, then the deletes."""
-        return delete_after_look(self, owners)
+        """HEAD requests, and beside them deletes of 1,000 keys each.
+
+        What a quick look (see ``s3_heads``) finds as expected is deleted; everything else is looked at once more, by
+        boto3, before anything is said of it.
+        """
+        check_keys(list(owners))
+        return OwnedDeletion(self._confirmed, self.head, self._delete, CONNECTIONS).run(owners)
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """Pages of 1,000. Folder markers, which some tools leave, are no objects."""
@@ -187,7 +203,8 @@ class S3Store:
         for page in self._pages("list_objects_v2", prefix):
             for found in page.get("Contents", ()):
                 if not found["Key"].endswith("/"):
-                    yield ListedObject(found["Key"][skip:], found["Size"])
+                    modified_ms = int(found["LastModified"].timestamp() * 1000)
+                    yield ListedObject(found["Key"][skip:], found["Size"], modified_ms)
 
     def discard_unfinished(self, prefix: str) -> int:
         """Abort uploads in parts that were never completed."""
@@ -296,6 +313,49 @@ class S3Store:
             reply["Body"].close()
             return reply
 
+    def _confirmed(self, owners: Mapping[str, str]) -> Iterator[str]:
+        """Keys of ``owners`` whose objects have exactly the expected metadata; not all of them, if need be none."""
+        heads = self._heads()
+        if heads is None:
+            return
+        skip = len(self._full("x")) - 1
+        for full in heads.confirmed({self._full(key): owner for key, owner in owners.items()}):
+            yield full[skip:]
+
+    def _heads(self) -> Heads | None:
+        """Quick looks at this bucket, at the address and with the credentials that boto3 uses; none where that is
+        more than an address: through a proxy, or unsigned."""
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.httpsession import get_cert_path
+        from botocore.utils import get_environ_proxies
+
+        try:
+            client = self._client()
+            where = {"Bucket": self.bucket, "Key": "x"}
+            base = client.generate_presigned_url("head_object", Params=where).partition("?")[0].removesuffix("x")
+            credentials = self._credentials()
+        except (BotoCoreError, ClientError):
+            return None  # whoever asks boto3 next hears why
+        if credentials is None or get_environ_proxies(base):
+            return None
+        tls = None
+        if base.startswith("https:"):
+            ca_bundle = self._session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
+            tls = ssl.create_default_context(cafile=ca_bundle or get_cert_path(True))
+        region = client.meta.region_name
+        signer = Signer(*credentials, "us-east-1" if region in (None, "aws-global") else region)
+        return Heads(base, signer, f"x-amz-meta-{_OWNER}", tls, self._now)
+
+    def _credentials(self) -> tuple[str, str, str | None] | None:
+        given = self._options
+        if given["aws_access_key_id"]:
+            return given["aws_access_key_id"], given["aws_secret_access_key"], given["aws_session_token"]
+        found = self._session.get_credentials()
+        if found is None:
+            return None
+        frozen = found.get_frozen_credentials()
+        return frozen.access_key, frozen.secret_key, frozen.token
+
     def _is_ours(self, key: str, size: int, write_id: str) -> bool:
         try:
             reply = self._head(key)
@@ -330,16 +390,18 @@ class S3Store:
 
     def _make_client(self) -> Any:
         import boto3
+        import botocore.session
         from botocore.config import Config
 
         config = Config(
             connect_timeout=10,
             read_timeout=60,
-            max_pool_connections=32,
+            max_pool_connections=CONNECTIONS,
             retries={"mode": "standard", "total_max_attempts": 5},
             s3={"addressing_style": "path"} if self._options["endpoint_url"] else {},
         )
-        return boto3.session.Session().client("s3", config=config, **self._options)
+        self._session = botocore.session.Session()
+        return boto3.session.Session(botocore_session=self._session).client("s3", config=config, **self._options)
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:

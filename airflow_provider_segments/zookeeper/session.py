@@ -106,12 +106,14 @@ class ZooKeeperSettings:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A znode as it was read. ``czxid`` and ``mzxid`` are the transactions that made and last changed it."""
+    """A znode as it was read. ``czxid`` and ``mzxid`` are the transactions that made and last changed it, ``made_ms``
+    is when it was made, by the server's wall clock in epoch milliseconds."""
 
     data: bytes
     version: int
     czxid: int
     mzxid: int
+    made_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ class ZooKeeperSession:
         self.settings = settings
         self._sleep = sleep
         self._monotonic = monotonic
+        self.closed = False
         self._client = settings.client()
         self._lost_watchers: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
@@ -206,6 +209,7 @@ class ZooKeeperSession:
 
     def close(self) -> None:
         """End the session; its ephemeral nodes go. Safe to call twice."""
+        self.closed = True
         self._client.stop()
         self._client.close()
 
@@ -436,7 +440,7 @@ class ZooKeeperSession:
 
 
 def _node(data: bytes | None, stat: Any) -> Node:
-    return Node(data or b"", stat.version, stat.czxid, stat.mzxid)
+    return Node(data or b"", stat.version, stat.czxid, stat.mzxid, stat.ctime)
 
 
 def _check_size(ops: Sequence[Op]) -> None:

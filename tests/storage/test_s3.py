@@ -149,7 +149,7 @@ def test_metadata_that_is_not_ours_is_corrupt_and_a_folder_marker_is_no_object(s
     client = s3_server._client()
     client.put_object(Bucket="tests", Key="foreign/t/e/", Body=b"")
     client.put_object(Bucket="tests", Key="foreign/t/e/a", Body=b"1", Metadata={"segments-owner": "not json"})
-    assert list(store.list("t/e/")) == [("t/e/a", 1)]
+    assert [found[:2] for found in store.list("t/e/")] == [("t/e/a", 1)]
     with pytest.raises(CorruptRecordError, match="t/e/a"):
         store.head("t/e/a")
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from kazoo.client import KazooClient
 
 from airflow_provider_segments.exceptions import OutcomeUnknownError
 from airflow_provider_segments.zookeeper import CommitConflictError, Op, ZooKeeperSession, ZooKeeperSettings
@@ -74,3 +77,18 @@ class LossySession(CountingSession):
 def settings(hosts: str, **other: Any) -> ZooKeeperSettings:
     """Settings with times for a test on one machine."""
     return ZooKeeperSettings(hosts=hosts, **{"session_timeout": 8.0, "operation_timeout": 10.0, **other})
+
+
+def expire(session: ZooKeeperSession) -> None:
+    """End the session at the server, as a time-out does: another connection takes it over and closes it. Returns when
+    the client has noticed, and has a new one."""
+    client = session._client
+    before = client.client_id
+    thief = KazooClient(hosts=session.settings.hosts, client_id=before, timeout=session.settings.session_timeout)
+    thief.start(timeout=10)
+    thief.stop()
+    thief.close()
+    until = time.monotonic() + 20
+    while client.client_id in (None, before) or client.client_id[0] == 0:
+        assert time.monotonic() < until, "the client never got a new session"
+        time.sleep(0.02)

@@ -1,0 +1,90 @@
+"""Pushes whose objects say what they are, in any kind of store: what deletion, tiering and reconciliation look at."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_provider_segments.deletion.report import DeletionReport
+from airflow_provider_segments.lineage.stage import StageTicket
+from airflow_provider_segments.model.ledger import owner_metadata
+from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.storage.base import ObjectStore
+from airflow_provider_segments.store import SegmentStore, Table
+from tests.support.tables import DAY_MS, DAYS, JANUARY_1, HandClock
+
+
+def build_owned(
+    table: Table, ticket: StageTicket, names: Sequence[str], *, chunks: Sequence[str] = DAYS
+) -> list[StagedSegment]:
+    """Write an object for each name through the store, as a build does; chunks take turns."""
+    staged = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "body"
+        for number, name in enumerate(names):
+            body = f"{name} of {ticket.entry_id}".encode()
+            path.write_bytes(body)
+            file = f"{name}.{ticket.attempt}.parquet"
+            table.storage.put_file(
+                path, ticket.prefix + file, owner=owner_metadata(table.name, name, ticket.generation)
+            )
+            at = JANUARY_1 + (number % len(chunks)) * DAY_MS
+            record = SegmentRecord(name, file, 1, len(body), zlib.crc32(body), at, at + 1)
+            staged.append(StagedSegment(chunks[number % len(chunks)], record))
+    return staged
+
+
+def push_owned(
+    table: Table,
+    names: Sequence[str],
+    replaced: Sequence[str] | None = None,
+    *,
+    chunks: Sequence[str] = DAYS,
+    end: bool = True,
+) -> str:
+    """A whole push; returns its entry id."""
+    entry_id = table.start(replaced).entry_id
+    ticket = table.open_stage(entry_id)
+    table.stage(ticket, build_owned(table, ticket, names, chunks=chunks))
+    if end:
+        table.end(entry_id)
+    return entry_id
+
+
+def contents_of(table: Table) -> dict[str, bytes]:
+    """What readers get: the bytes of every visible segment, from the store it is in."""
+    found = {}
+    snapshot = table.snapshot()
+    for segment in snapshot.segments:
+        with snapshot.store_of(segment.tiered).open(segment.key) as file:
+            found[segment.name] = file.read()
+    return found
+
+
+def keys_in(storage: ObjectStore, table: Table) -> set[str]:
+    """Keys of everything stored of the table."""
+    return {one.key for one in storage.list(f"{table.name}/")}
+
+
+def expected_keys(table: Table) -> tuple[set[str], set[str]]:
+    """Keys of every registered segment in primary and in tiered storage."""
+    primary, tiered = set(), set()
+    for shard in table._context.registry.read(lambda _: True).shards:
+        prefix = f"{table.name}/{shard.name.entry_id}/"
+        for record in shard.records:
+            if record.primary:
+                primary.add(prefix + record.file)
+            if record.offload is not None:
+                tiered.add(f"{prefix}{record.offload.uuid}/{record.file}")
+    return primary, tiered
+
+
+def drain(store: SegmentStore, hand: HandClock | None = None) -> DeletionReport:
+    """Drain, and once more when retries are due if there is a clock to move."""
+    total = store.deleter().drain()
+    if hand is not None:
+        hand.advance(store.deletion.reconsume_later_ms + 1)
+        total.merge(store.deleter().drain())
+    return total

@@ -1,0 +1,84 @@
+"""A reader in mid-scan keeps every file it was promised, and then they go. No table format's vacuum offers this."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_segments.exceptions import LeaseLostError, ObjectNotFoundError
+from airflow_provider_segments.snapshot import Snapshot
+from airflow_provider_segments.store import SegmentStore, Table
+from airflow_provider_segments.zookeeper import ZooKeeperSession
+from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned
+from tests.support.sessions import expire, settings
+from tests.support.tables import HandClock, make_table
+
+
+def read(held: Snapshot) -> dict[str, bytes]:
+    """All of a snapshot's objects."""
+    found = {}
+    for segment in held.segments:
+        with held.store_of(segment.tiered).open(segment.key) as file:
+            found[segment.name] = file.read()
+    return found
+
+
+def replaced_twice(table: Table, hand: HandClock) -> None:
+    """Two replacements of everything, each cleaned up: the first snapshot's objects are queued, then the second's."""
+    for number in (1, 2):
+        push_owned(table, [f"new{number}"], sorted(table.snapshot().names))
+        hand.advance(1)
+        table.cleanup()
+
+
+def test_a_reader_keeps_its_files_through_two_replacements_and_then_they_go(
+    tiered_store: SegmentStore, hand: HandClock
+) -> None:
+    """Half is read before the table is replaced, cleaned and drained, the other half after it."""
+    table = make_table(tiered_store, replacedSegmentsRetentionPeriod="0s")
+    push_owned(table, ["a", "b", "c"])
+    before = contents_of(table)
+    with table.snapshot(owner="the reader") as held:
+        segments = iter(held.segments)
+        first = next(segments)
+        with held.storage.open(first.key) as file:
+            assert file.read() == before[first.name]
+        replaced_twice(table, hand)
+        waiting = drain(tiered_store, hand)
+        assert waiting.acknowledged == 0 and waiting.total("failed") == 0, "all that was marked after the lease waits"
+        assert any("the reader" in why for why in waiting.errors)
+        held.check_lease()
+        assert read(held) == before
+    hand.advance(tiered_store.deletion.reconsume_later_ms)
+    assert drain(tiered_store).total("deleted") == 4
+    assert keys_in(tiered_store.storage, table) == expected_keys(table)[0]
+    assert set(contents_of(table)) == {"new2"}
+
+
+def test_without_a_lease_the_same_reader_loses_its_files(tiered_store: SegmentStore, hand: HandClock) -> None:
+    """The revert of the guard."""
+    table = make_table(tiered_store, replacedSegmentsRetentionPeriod="0s")
+    push_owned(table, ["a", "b", "c"])
+    plain = table.snapshot()
+    replaced_twice(table, hand)
+    assert drain(tiered_store).total("deleted") == 4
+    with pytest.raises(ObjectNotFoundError):
+        read(plain)
+
+
+def test_a_reader_whose_session_expired_hears_of_it(tiered_store: SegmentStore, zk_hosts: str, hand: HandClock) -> None:
+    """Its lease went with the session, so its files may go: an error at the next look and at the end, never silence."""
+    with ZooKeeperSession.connect(settings(zk_hosts)) as session:
+        reader = SegmentStore(session, tiered_store.paths.cluster, tiered_store.storage, clock=hand.clock())
+        table = make_table(tiered_store, replacedSegmentsRetentionPeriod="0s")
+        push_owned(table, ["a", "b"])
+        gone = "table 't': the lease of this snapshot is gone"
+        with pytest.raises(LeaseLostError, match=gone), reader.table("t").snapshot() as held:
+            held.check_lease()
+            expire(session)
+            with pytest.raises(LeaseLostError):
+                held.check_lease()
+            replaced_twice(table, hand)
+            assert drain(tiered_store).total("deleted") == 3
+        with pytest.raises(ObjectNotFoundError), reader.table("t").snapshot():
+            expire(session)
+            read(held)  # an error that is on its way is not hidden by the lost lease
