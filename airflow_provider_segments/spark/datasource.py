@@ -5,10 +5,15 @@ Options: ``zk_hosts``, ``storage_uri``, ``table``, and if wanted ``cluster``, ``
 or use :func:`.read.read_table`, which does). Credentials come from the environment (:mod:`.settings`) and are never
 options: Spark shows those. Call :func:`.read.register` first. Filters on the columns are pushed down to segments, row
 groups and rows. There is one partition for each 64 MiB of segments.
+
+It holds no reader's lease: Spark resolves it in a planning worker, whose ZooKeeper session ends with the planning.
+What it reads is kept for ``replacedSegmentsRetentionPeriod`` only; a query that may take longer uses
+:func:`.read.read_table` or :func:`.read.leased_table`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,12 +38,13 @@ _BATCH_ROWS = 32_768
 
 
 class ReadSegment(msgspec.Struct, frozen=True, array_like=True):
-    """One segment to read: its object, its size and its column statistics."""
+    """One segment to read: its object, its size and its column statistics, and whether it is in tiered storage."""
 
     key: str
     rows: int
     bytes: int
     columns: dict[str, list[Any]] | None = None
+    tiered: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,19 @@ class _Found:
     """What is to be read, and from where."""
 
     storage: ObjectStore
+    tiered: ObjectStore | None
     segments: list[ReadSegment]
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> _Found:
+        snapshot.stores()  # a segment in a tiered storage that is not here is refused now, and not by a task
         return cls(
             snapshot.storage,
-            [ReadSegment(each.key, each.rows, each.bytes, each.columns) for each in snapshot.segments],
+            snapshot.tiered,
+            [
+                ReadSegment(each.key, each.rows, each.bytes, each.columns, each.tiered is not None)
+                for each in snapshot.segments
+            ],
         )
 
 
@@ -76,7 +88,7 @@ class SegmentsDataSource(DataSource):
         """A reader of the snapshot."""
         if self._found is None:
             self._found, _ = self._resolve(with_schema=False)
-        return SegmentsReader(schema, self._found.segments, self._found.storage)
+        return SegmentsReader(schema, self._found)
 
     def _resolve(self, *, with_schema: bool) -> tuple[_Found, StructType | None]:
         from airflow_provider_segments.spark.read import schema_of
@@ -103,36 +115,41 @@ class SegmentsDataSource(DataSource):
 def bound_to(snapshot: Snapshot) -> type[SegmentsDataSource]:
     """A data source that reads exactly ``snapshot``, through the object store it was taken from.
 
-    Store and segments travel in the pickled class: options would show up in the query's plan.
+    Store and segments travel in the pickled class: options would show up in the query's plan. Spark looks a source up
+    by its name again whenever it plans a query, so each snapshot has a name of its own, and always the same.
     """
+    found = _Found.of(snapshot)
+    urls = "\n".join([found.storage.uri, *snapshot.urls])
+    identity = hashlib.sha256(urls.encode()).hexdigest()[:32]
 
     class BoundSegments(SegmentsDataSource):
         """Pickled by value, with what it is bound to."""
 
-        _found = _Found.of(snapshot)
+        _found = found
 
         @classmethod
         def name(cls) -> str:
-            return "segments_at"
+            return f"segments_at_{identity}"
 
     return BoundSegments
 
 
 @dataclass
 class _Group(InputPartition):
-    """Segments that one task reads."""
+    """Segments that one task reads: their keys, and whether they are in tiered storage."""
 
-    keys: list[str] = field(default_factory=list)
+    keys: list[tuple[str, bool]] = field(default_factory=list)
     bytes: int = 0
 
 
 class SegmentsReader(DataSourceReader):
     """Reads segments with Arrow. Pickled with its filters to the executors; each task gets its own segments only."""
 
-    def __init__(self, schema: StructType, segments: list[ReadSegment], storage: ObjectStore) -> None:
+    def __init__(self, schema: StructType, found: _Found) -> None:
         self.arrow_schema = to_arrow_schema(schema, timezone="UTC")
-        self.segments = segments
-        self.storage = storage
+        self.segments = found.segments
+        self.storage = found.storage
+        self.tiered = found.tiered
         self.filters: list[Filter] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -151,15 +168,16 @@ class SegmentsReader(DataSourceReader):
                 continue
             if not groups or groups[-1].bytes + segment.bytes > _PARTITION_BYTES:
                 groups.append(_Group())
-            groups[-1].keys.append(segment.key)
+            groups[-1].keys.append((segment.key, segment.tiered))
             groups[-1].bytes += segment.bytes
         return list(groups) or [_Group()]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """The rows of one group."""
         assert isinstance(partition, _Group)
-        for key in partition.keys:
-            with self.storage.open(key) as file:
+        for key, tiered in partition.keys:
+            store = self.tiered if tiered and self.tiered is not None else self.storage
+            with store.open(key) as file:
                 yield from self._batches(pyarrow.PythonFile(file, mode="r"))
 
     def _batches(self, file: pyarrow.NativeFile) -> Iterator[pyarrow.RecordBatch]:

@@ -3,14 +3,18 @@
 Where Spark can reach the objects itself (local files, HDFS, S3 with hadoop-aws on the class path), its own Parquet
 reader gets the visible files by name. Elsewhere, so on S3 with nothing but the wheels, the files are read through Arrow
 in the Python workers (:mod:`.datasource`). Both give the same rows under the same schema: that of the newest segment;
-a column that older segments lack is null in them.
+a column that older segments lack is null in them. Segments that were offloaded are read from tiered storage.
+
+What is read stays in the store: under a lease that lives as long as the Spark session (:func:`read_table`), or as a
+block (:func:`leased_table`).
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from urllib.parse import urlparse
 
 import pyarrow.parquet
@@ -19,11 +23,12 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType, IntegralType, StructType, TimestampNTZType, TimestampType
 
-from airflow_provider_segments.connection import storage_options, worker_environment
+from airflow_provider_segments.connection import storage_options, tiered_options, worker_environment
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.interval import MAX_MS, MIN_MS, parse_time, to_ms
 from airflow_provider_segments.snapshot import Snapshot
+from airflow_provider_segments.spark.leases import hold, owner_of
 from airflow_provider_segments.spark.times import DAY_MS, quoted, time_ms
 from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY
 from airflow_provider_segments.store import SegmentStore
@@ -60,25 +65,86 @@ def read_table(
 ) -> DataFrame:
     """The rows of ``table`` that are visible now, or were ``as_of`` a lineage entry, with ``start <= time < end``.
 
-    The snapshot is taken once, here. ``columns`` picks columns. ``schema`` replaces the newest segment's (and spares
-    looking for that one outside of the range); a table without segments raises :class:`SourceDataError` without it.
-    ``through_arrow`` chooses the reader, by default Spark's own where it can reach the objects.
+    The snapshot is taken once, here, under a reader's lease: none of its objects is deleted before the Spark session
+    stops (and some seconds), or ``store`` is closed, so keep that open. A lease that is lost on the way is logged, and
+    :func:`.leases.check_leases` raises it. ``columns`` picks columns. ``schema`` replaces the newest segment's (and
+    spares looking for that one outside of the range); a table without segments raises :class:`SourceDataError` without
+    it. ``through_arrow`` chooses the reader, by default Spark's own where it can reach the objects.
     """
     opened = store.table(table)
     config = opened.config()
     low, high = _ms(start), _ms(end)
-    snapshot = opened.snapshot(low, high, as_of=as_of)
-    if schema is None:  # the table's, whatever the range: it must not change with the times that are asked for
-        schema = schema_of(snapshot if low is None and high is None else opened.snapshot(as_of=as_of))
-    if not len(snapshot):
-        rows = spark.createDataFrame([], schema)
-    elif not spark_can_read(spark, snapshot.storage.uri) if through_arrow is None else through_arrow:
-        rows = _arrow(spark, snapshot, schema, config, columns)
-    else:
-        rows = _native(spark, snapshot, schema)
-    kept = time_filter(config, schema, low, high)
+    wide = schema is None
+    taken = hold(spark, opened, as_of=as_of, low=None if wide else low, high=None if wide else high)
+    return _rows(spark, config, taken, schema, low, high, columns, through_arrow)
+
+
+@contextmanager
+def leased_table(
+    spark: SparkSession,
+    store: SegmentStore,
+    table: str,
+    *,
+    start: Time | None = None,
+    end: Time | None = None,
+    as_of: str | None = None,
+    columns: Sequence[str] | None = None,
+    schema: StructType | None = None,
+    through_arrow: bool | None = None,
+) -> Iterator[DataFrame]:
+    """:func:`read_table` with a lease of its own that ends with the block: read what you need within it.
+
+    Raises :class:`LeaseLostError` at the end of the block when the lease was lost on the way: then what was read may be
+    incomplete, and an action may have failed on a file that is gone.
+    """
+    opened = store.table(table)
+    config = opened.config()
+    low, high = _ms(start), _ms(end)
+    wide = schema is None
+    limits = (None, None) if wide else (low, high)
+    with opened.snapshot(*limits, as_of=as_of, owner=owner_of(spark)) as taken:
+        yield _rows(spark, config, taken, schema, low, high, columns, through_arrow)
+
+
+def read_files(
+    spark: SparkSession, snapshot: Snapshot, keys: Collection[str], schema: StructType, config: TableConfig
+) -> DataFrame:
+    """All rows of those objects of ``snapshot`` whose keys are given. The caller holds the snapshot's lease."""
+    return _read(spark, snapshot.only(keys), schema, config, None, None)
+
+
+def _rows(
+    spark: SparkSession,
+    config: TableConfig,
+    taken: Snapshot,
+    schema: StructType | None,
+    low: int | None,
+    high: int | None,
+    columns: Sequence[str] | None,
+    through_arrow: bool | None,
+) -> DataFrame:
+    """The rows of a snapshot. Its schema is the table's, whatever the range: it must not change with the times."""
+    found = schema if schema is not None else schema_of(taken)
+    snapshot = taken if low is None and high is None else taken.within(low, high)
+    rows = _read(spark, snapshot, found, config, columns, through_arrow)
+    kept = time_filter(config, found, low, high)
     rows = rows if kept is None else rows.filter(kept)
     return rows if columns is None else rows.select(*(F.col(quoted(name)) for name in columns))
+
+
+def _read(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    schema: StructType,
+    config: TableConfig,
+    columns: Sequence[str] | None,
+    through_arrow: bool | None,
+) -> DataFrame:
+    if not len(snapshot):
+        return spark.createDataFrame([], schema)
+    if through_arrow is None:
+        through_arrow = not all(spark_can_read(spark, store.uri) for store in snapshot.stores())
+    return _arrow(spark, snapshot, schema, config, columns) if through_arrow else _native(spark, snapshot, schema)
 
 
 def schema_of(snapshot: Snapshot) -> StructType:
@@ -88,7 +154,7 @@ def schema_of(snapshot: Snapshot) -> StructType:
             f"table {snapshot.table!r} has no visible segments, and so no schema; give one to read it as an empty table"
         )
     newest = max(snapshot.segments, key=lambda segment: (segment.born, segment.name))
-    with snapshot.storage.open(newest.key) as file:
+    with snapshot.store_of(newest.tiered).open(newest.key) as file:
         footer = pyarrow.parquet.ParquetFile(file).schema_arrow
     written = (footer.metadata or {}).get(SPARK_SCHEMA_KEY)
     found = StructType.fromJson(json.loads(written)) if written else from_arrow_schema(footer)
@@ -150,14 +216,15 @@ def _literal(time_format: str, kind: object, ms: int) -> Column | None:
 
 
 def _native(spark: SparkSession, snapshot: Snapshot, schema: StructType) -> DataFrame:
-    uri = urlparse(snapshot.storage.uri)
-    if uri.scheme not in ("s3", "s3a"):
-        return spark.read.schema(schema).parquet(*snapshot.urls)
-    _configure_s3a(spark, uri.netloc)
-    return spark.read.schema(schema).parquet(*(url.replace("s3://", "s3a://", 1) for url in snapshot.urls))
+    for store in snapshot.stores():
+        uri = urlparse(store.uri)
+        if uri.scheme in ("s3", "s3a"):
+            _configure_s3a(spark, uri.netloc, storage_options() if store is snapshot.storage else tiered_options())
+    urls = (f"s3a://{url[5:]}" if url.startswith("s3://") else url for url in snapshot.urls)
+    return spark.read.schema(schema).parquet(*urls)
 
 
-def _configure_s3a(spark: SparkSession, bucket: str) -> None:
+def _configure_s3a(spark: SparkSession, bucket: str, options: dict[str, str]) -> None:
     """Give S3A the environment's credentials for this bucket, unless Spark's configuration has some."""
     names = {
         "access_key": "access.key",
@@ -167,7 +234,6 @@ def _configure_s3a(spark: SparkSession, bucket: str) -> None:
         "region": "endpoint.region",
     }
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    options = storage_options()
     if options.get("endpoint_url"):
         hadoop.setIfUnset(f"fs.s3a.bucket.{bucket}.path.style.access", "true")
     for option, value in options.items():

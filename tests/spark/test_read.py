@@ -80,6 +80,21 @@ def test_both_readers_agree(spark: SparkSession, make_table: MakeTable) -> None:
     assert arrow.filter("x = 7").rdd.getNumPartitions() == 1
 
 
+@BOTH
+def test_frames_of_several_tables_and_times_do_not_become_each_other(
+    spark: SparkSession, make_table: MakeTable, through_arrow: bool
+) -> None:
+    """Each reads what it was made from, also when it is planned after the others were made: joined, or one by one."""
+    one, two = make_table("one", segmentGranularity="DAY"), make_table("two", segmentGranularity="DAY")
+    push(spark, one, days(spark, 3))
+    push(spark, two, days(spark, 5))
+    read = lambda name, **how: read_table(spark, one.store, name, through_arrow=through_arrow, **how)  # noqa: E731
+    first, part, second = read("one"), read("one", start="2013-01-02", end="2013-01-03"), read("two")
+    assert (second.count(), part.count(), first.count()) == (20, 4, 12)
+    assert first.join(second.select("x"), "x").count() == 12
+    assert second.join(part.select("x"), "x", "left_anti").count() == 16
+
+
 def test_nan_is_greater_than_every_number_for_both_readers(spark: SparkSession, make_table: MakeTable) -> None:
     """So a filter on a floating column is not pushed to Arrow, whose NaN is not."""
     table = make_table(time=None, statisticsColumns=["v"])
