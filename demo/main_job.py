@@ -1,4 +1,5 @@
-"""Push a year of flights, push a wrong export over it, roll it back: real Airflow, Spark, ZooKeeper, real data.
+"""Push a year of flights, push a wrong export over it, roll it back, push again, and free what was replaced: real
+Airflow, Spark, ZooKeeper, real data.
 
 Run it with ``scripts/demo``. Every step is a task instance of a DAG run of ``airflow standalone``; the figures are read
 back from the table, not from what the tasks say.
@@ -29,6 +30,7 @@ from demo.flights import WRONG_ROWS, write_flights, write_wrong_flights
 
 TABLE = "flights"
 PUSH, ROLLBACK = "segments_consistent_push", "segments_rollback"
+RETENTION, DELETION = "segments_retention", "segments_ledger_deletion"
 ROOT = Path(__file__).resolve().parent.parent
 ALL_ROWS = 336_776
 
@@ -51,7 +53,10 @@ def main() -> int:
     began = time.monotonic()
     try:
         with _world(work, began, s3=arguments.s3) as (airflow, store):
-            _play(airflow, store, work, began)
+            flights = work / "input" / "flights.csv"
+            good = _push_and_roll_back(airflow, store, flights, began)
+            _push_again(airflow, store, flights, good, began)
+            _free(airflow, store, began)
             _print_lineage(store)
             if arguments.keep_ui:
                 _keep(airflow)
@@ -101,7 +106,8 @@ def _storage(work: Path, *, s3: bool) -> Iterator[tuple[ObjectStore, dict[str, s
         yield open_store(uri, **server.options), {"storage_uri": uri, "endpoint_url": server.endpoint_url, **keys}
 
 
-def _play(airflow: Standalone, store: SegmentStore, work: Path, began: float) -> None:
+def _push_and_roll_back(airflow: Standalone, store: SegmentStore, flights: Path, began: float) -> Seen:
+    """What readers see at the end."""
     _say(began, "Push 1: the schedule runs the DAG segments_consistent_push on all flights of 2013")
     airflow.unpause(PUSH)
     airflow.unpause(ROLLBACK)
@@ -112,7 +118,7 @@ def _play(airflow: Standalone, store: SegmentStore, work: Path, began: float) ->
     _expect(good.rows == ALL_ROWS, f"push 1 should show {ALL_ROWS} rows, not {good.rows}")
 
     _say(began, "Push 2: the same DAG, by hand, on an export that went wrong (cut off, distances 0)")
-    wrong = write_wrong_flights(work / "input" / "flights.csv")
+    wrong = write_wrong_flights(flights)
     second = airflow.trigger(PUSH, {"input": str(wrong)})
     _finish(airflow, PUSH, second)
     bad = _look(store)
@@ -129,6 +135,45 @@ def _play(airflow: Standalone, store: SegmentStore, work: Path, began: float) ->
     after = _look(store)
     _report(after, airflow.result(ROLLBACK, rollback, "rollback"), "the rollback")
     _expect(after == good, "the rollback should show exactly what push 1 had shown")
+    return good
+
+
+def _push_again(airflow: Standalone, store: SegmentStore, flights: Path, good: Seen, began: float) -> None:
+    """The period goes into the table's config: nothing else would let the replaced snapshot go within its day."""
+    _say(began, "Push 3: the whole export again; the table is told to keep no replaced snapshot (0s instead of a day)")
+    config = dict(store.table(TABLE).config().to_json())
+    config["segmentsConfig"] = {**config["segmentsConfig"], "replacedSegmentsRetentionPeriod": "0s"}
+    third = airflow.trigger(PUSH, {"input": str(flights), "config": config})
+    _finish(airflow, PUSH, third)
+    again = _look(store)
+    _report(again, airflow.result(PUSH, third, "push.end"), "the switch")
+    _expect((again.rows, again.miles) == (good.rows, good.miles), "push 3 should show what push 1 had shown")
+
+
+def _free(airflow: Standalone, store: SegmentStore, began: float) -> None:
+    _say(began, "Deletion: the schedule runs segments_retention, which marks, and segments_ledger_deletion")
+    before, seen = _stored(store), _look(store)
+    airflow.unpause(RETENTION)
+    retention = airflow.scheduled_run(RETENTION)
+    _finish(airflow, RETENTION, retention)
+    marked = airflow.result(RETENTION, retention, "retention")[TABLE]["totals"]
+    print(f"   marked: {marked['marked_segments']} segments, {marked['marked_bytes'] / 1e6:.1f} MB")
+    airflow.unpause(DELETION)
+    deletion = airflow.scheduled_run(DELETION)
+    _finish(airflow, DELETION, deletion)
+    freed = airflow.result(DELETION, deletion, "drain")
+    print(f"   deleted: {freed['deleted']} objects, {freed['bytes'] / 1e6:.1f} MB; {freed['in_flight']} in flight")
+    after = _stored(store)
+    _expect(_look(store) == seen, "readers should see what they saw before")
+    _expect(after == (seen.segments, seen.bytes), f"only what readers see should be left, not {after}")
+    print(f"   in the store before: {before[0]} objects, {before[1]:,} bytes")
+    print(f"   in the store after:  {after[0]} objects, {after[1]:,} bytes, all of them visible")
+
+
+def _stored(store: SegmentStore) -> tuple[int, int]:
+    """Objects and bytes under the table's prefix, from a listing of the store itself."""
+    sizes = [one.bytes for one in store.storage.list(f"{TABLE}/")]
+    return len(sizes), sum(sizes)
 
 
 def _finish(airflow: Standalone, dag_id: str, run_id: str) -> None:

@@ -29,7 +29,8 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command. ``action`` is the name of its function in :mod:`.actions`; ``offline`` ones open no store."""
+    """One command. ``action`` is the name of its function in :mod:`.actions`, or in another module that is named before
+    a colon; ``offline`` ones open no store."""
 
     name: str
     help: str
@@ -73,6 +74,17 @@ def names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def period(text: str) -> int:
+    """Argument type: a period as in ``1d``, ``4h30m``, ``0s``, in milliseconds."""
+    from airflow_provider_segments.exceptions import InvalidConfigError
+    from airflow_provider_segments.model.period import parse_period
+
+    try:
+        return parse_period(text)
+    except InvalidConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 _TABLE = _argument("table", metavar="TABLE", help="name of the table")
 _ENTRY = _argument(
     "entry", metavar="ENTRY", help='lineage entry: its id, the beginning of it (4 characters or more), or "latest"'
@@ -102,6 +114,14 @@ AIRFLOW_CONNECTION = (
 )
 """Where the store is, for ``airflow segments``."""
 
+_TABLES = (
+    _argument("tables", metavar="TABLE", nargs="*", help="names of tables"),
+    _flag("--all", help="every table of the cluster"),
+)
+_DEAD = (
+    _argument("ids", metavar="ID", nargs="*", help="their ids, or the beginnings of these"),
+    _flag("--all", help="all of them"),
+)
 _NAMES: Mapping[str, Any] = {"metavar": "NAMES", "type": names, "action": "append"}
 
 COMMANDS: tuple[Command | Group, ...] = (
@@ -171,14 +191,91 @@ COMMANDS: tuple[Command | Group, ...] = (
             _argument("--identity", metavar="TEXT", help="name of the work: a retry of it succeeds"),
         ),
     ),
+    Command("cleanup", "Mark replaced and reverted segments for deletion once their time is over", "cleanup", _TABLES),
     Command(
-        "cleanup",
-        "Mark replaced and reverted segments for deletion once their time is over",
-        "cleanup",
+        "retention",
+        "Let go of what is past its time: one pass of all that the configs say",
+        "deletion:retention",
+        (*_TABLES, _flag("--dry-run", help="show what would go and why, change nothing")),
+        "Mark replaced and reverted segments, abort pushes that nobody ends, expire old time chunks. Nothing is "
+        "deleted by this: drain does that.",
+    ),
+    Command(
+        "mark",
+        "Mark leftover segments for deletion",
+        "deletion:mark",
         (
-            _argument("tables", metavar="TABLE", nargs="*", help="names of tables"),
-            _flag("--all", help="every table of the cluster"),
+            _TABLE,
+            _argument("segments", metavar="SEGMENT", nargs="*", help="names of segments"),
+            _argument("--entry", metavar="ENTRY", help="all that this reverted or vanished entry has left"),
         ),
+        "Mark segments that nothing shows and no live lineage entry holds; anything else is refused.",
+    ),
+    Command(
+        "deletions",
+        "Show what waits to be deleted",
+        "deletion:deletions",
+        (_flag("--watch", help="look every two seconds until nothing is in flight"),),
+    ),
+    Command(
+        "drain",
+        "Delete what is marked and due",
+        "deletion:drain",
+        (
+            _argument("--max-seconds", metavar="N", type=float, help="work no longer than this"),
+            _argument("--max-ledgers", metavar="N", type=int, help="work on no more messages than about this"),
+        ),
+        "Be a consumer of the deletion queue until nothing is due. Any number may work at once.",
+    ),
+    Group(
+        "dead-letters",
+        "Deletions that were given up",
+        (
+            Command("list", "Show them, with their last error", "deletion:dead_list"),
+            Command("redrive", "Enqueue them anew, after the repair", "deletion:dead_redrive", _DEAD),
+            Command("purge", "Forget them; their objects stay", "deletion:dead_purge", _DEAD),
+        ),
+    ),
+    Command(
+        "offload",
+        "Copy old segments to tiered storage",
+        "deletion:offload",
+        (
+            *_TABLES,
+            _argument("--older-than", metavar="PERIOD", type=period, required=True, help="age, as in 30d or 12h"),
+            _argument(
+                "--primary-lag",
+                metavar="PERIOD",
+                type=period,
+                default="1d",
+                help="how long both copies stay after that (default: 1d)",
+            ),
+            _argument("--max-segments", metavar="N", type=int, help="copy no more than this, a table"),
+        ),
+        "Copy and verify segments that ended long enough ago; mark primary copies whose offload is old enough.",
+    ),
+    Command(
+        "reconcile",
+        "Compare storage with what is registered, queued and given up",
+        "deletion:reconcile",
+        (
+            *_TABLES,
+            _argument(
+                "--grace",
+                metavar="PERIOD",
+                type=period,
+                default="1d",
+                help="leave objects alone that are younger (default: 1d)",
+            ),
+            _flag("--enqueue", help="queue what nothing refers to for deletion"),
+        ),
+        "Look for objects that nothing refers to, and for segments without an object. Deletes nothing.",
+    ),
+    Command(
+        "leases",
+        "Show who reads what, which deletions wait for",
+        "deletion:leases",
+        (_argument("tables", metavar="TABLE", nargs="*", help="names of tables; none: all"),),
     ),
     Group(
         "config",

@@ -22,6 +22,7 @@ environment:
   SEGMENTS_ZK_USE_SSL, SEGMENTS_ZK_CA, SEGMENTS_ZK_...      TLS to ZooKeeper: see connection.py
   SEGMENTS_S3_ENDPOINT_URL, SEGMENTS_S3_REGION              S3 servers other than AWS
   SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY            S3 credentials; without them boto3's standard chain
+  SEGMENTS_TIERED_URI, SEGMENTS_TIERED_S3_...               where old segments are offloaded to
   NO_COLOR                                                  no colours, also on a terminal
 
 {EXIT_CODES}"""

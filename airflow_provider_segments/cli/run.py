@@ -64,8 +64,7 @@ def run(command: Command, args: argparse.Namespace, open_store: Callable[[argpar
     call = Call(args, Output(as_json=args.json), open_store)
     try:
         try:
-            action: Callable[[Call], None] = getattr(importlib.import_module(f"{__package__}.actions"), command.action)
-            action(call)
+            action_of(command)(call)
             sys.stdout.flush()
         finally:
             call.close()
@@ -79,6 +78,13 @@ def run(command: Command, args: argparse.Namespace, open_store: Callable[[argpar
         print(f"error: {error}", file=sys.stderr)
         return exit_code(error)
     return DONE
+
+
+def action_of(command: Command) -> Callable[[Call], None]:
+    """The function that ``command`` runs."""
+    module, _, name = command.action.rpartition(":")
+    action: Callable[[Call], None] = getattr(importlib.import_module(f"{__package__}.{module or 'actions'}"), name)
+    return action
 
 
 def exit_code(error: Exception) -> int:

@@ -63,6 +63,8 @@ class SegmentsHook(BaseHook):
             settings.storage_uri,
             zookeeper=settings.zookeeper,
             storage=open_store(settings.storage_uri, **settings.storage_options),
+            tiered=settings.open_tiered(),
+            deletion=settings.deletion,
         )
 
     def get_session(self) -> ZooKeeperSession:

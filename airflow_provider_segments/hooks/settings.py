@@ -7,17 +7,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_segments.deletion.settings import DeletionSettings
 from airflow_provider_segments.exceptions import InvalidConfigError
-from airflow_provider_segments.model.variables import DEFAULT_CLUSTER, STORAGE_VARIABLES, ZOOKEEPER_VARIABLES
+from airflow_provider_segments.model.period import parse_period
+from airflow_provider_segments.model.variables import (
+    DEFAULT_CLUSTER,
+    STORAGE_VARIABLES,
+    TIERED_URI_VARIABLE,
+    TIERED_VARIABLES,
+    ZOOKEEPER_VARIABLES,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from airflow_provider_segments.storage.base import ObjectStore
     from airflow_provider_segments.zookeeper.session import ZooKeeperSettings
 
 _SECRET_VARIABLES = frozenset(
-    {"SEGMENTS_S3_SECRET_KEY", "SEGMENTS_S3_SESSION_TOKEN", "SEGMENTS_ZK_PASSWORD", "SEGMENTS_ZK_KEYFILE_PASSWORD"}
+    {
+        "SEGMENTS_S3_SECRET_KEY",
+        "SEGMENTS_S3_SESSION_TOKEN",
+        "SEGMENTS_TIERED_S3_SECRET_KEY",
+        "SEGMENTS_TIERED_S3_SESSION_TOKEN",
+        "SEGMENTS_ZK_PASSWORD",
+        "SEGMENTS_ZK_KEYFILE_PASSWORD",
+    }
 )
+_COUNTS = {"deletion_parallelism": "parallelism", "max_retry_delete_count": "max_retry_delete_count"}
+_PERIODS = {
+    "reconsume_later": "reconsume_later_ms",
+    "max_lease_age": "max_lease_age_ms",
+    "uncommitted_grace": "uncommitted_grace_ms",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +48,9 @@ class SegmentsConnection:
 
     ``zk_hosts`` is ``host:port,host:port/chroot``. ``storage_options`` is what
     :func:`~airflow_provider_segments.storage.open_store` takes besides the URI; what is absent comes from boto3's
-    standard chain.
+    standard chain. ``tiered_uri`` is where old segments are offloaded to, if anywhere; ``tiered_options`` opens it, and
+    when the connection has none of these, ``storage_options`` does. ``deletion`` is how the second phase of deletion
+    behaves.
     """
 
     conn_id: str
@@ -37,6 +61,9 @@ class SegmentsConnection:
     password: str | None = field(default=None, repr=False)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    tiered_uri: str = ""
+    tiered_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    deletion: DeletionSettings = field(default_factory=DeletionSettings)
 
     @classmethod
     def parse(cls, connection: Connection) -> SegmentsConnection:
@@ -60,6 +87,9 @@ class SegmentsConnection:
             password=connection.password or None,
             storage_options=_storage_options(conn_id, extra),
             tls=_tls(conn_id, extra),
+            tiered_uri=_tiered_uri(conn_id, extra, storage_uri),
+            tiered_options=_storage_options(conn_id, extra, "tiered_"),
+            deletion=_deletion(conn_id, extra),
         )
 
     @property
@@ -69,6 +99,12 @@ class SegmentsConnection:
 
         return ZooKeeperSettings(hosts=self.zk_hosts, username=self.username, password=self.password, **self.tls)
 
+    def open_tiered(self) -> ObjectStore | None:
+        """The tiered store, if there is one."""
+        from airflow_provider_segments.storage import open_store
+
+        return open_store(self.tiered_uri, **(self.tiered_options or self.storage_options)) if self.tiered_uri else None
+
     @property
     def secrets(self) -> list[str]:
         """Every value that must never be shown."""
@@ -77,6 +113,9 @@ class SegmentsConnection:
     def environment(self) -> dict[str, str]:
         """Environment variables from which a job of ours reads its credentials; secrets travel in no other way."""
         options = {STORAGE_VARIABLES[key]: value for key, value in self.storage_options.items()}
+        if self.tiered_uri:
+            options[TIERED_URI_VARIABLE] = self.tiered_uri
+            options |= {TIERED_VARIABLES[key]: value for key, value in self.tiered_options.items()}
         if self.username and self.password:
             options |= {"SEGMENTS_ZK_USERNAME": self.username, "SEGMENTS_ZK_PASSWORD": self.password}
         return options | self._tls_environment()
@@ -121,17 +160,45 @@ def _has_port(name: str) -> bool:
     return name.rpartition("]")[2].rpartition(":")[2].isdecimal() and ":" in name.rpartition("]")[2]
 
 
-def _storage_options(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
+def _storage_options(conn_id: str, extra: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     options = {
-        "endpoint_url": _text(extra, "endpoint_url"),
-        "region": _text(extra, "region"),
-        "access_key": _text(extra, "s3_access_key"),
-        "secret_key": _text(extra, "s3_secret_key"),
-        "session_token": _text(extra, "s3_session_token"),
+        "endpoint_url": _text(extra, f"{prefix}endpoint_url"),
+        "region": _text(extra, f"{prefix}region"),
+        "access_key": _text(extra, f"{prefix}s3_access_key"),
+        "secret_key": _text(extra, f"{prefix}s3_secret_key"),
+        "session_token": _text(extra, f"{prefix}s3_session_token"),
     }
     if bool(options["access_key"]) != bool(options["secret_key"]):
-        raise InvalidConfigError(f"connection {conn_id!r}: S3 access key and S3 secret key must be given together")
+        which = "tiered " if prefix else ""
+        raise InvalidConfigError(
+            f"connection {conn_id!r}: {which}S3 access key and {which}S3 secret key must be given together"
+        )
     return {key: value for key, value in options.items() if value}
+
+
+def _tiered_uri(conn_id: str, extra: Mapping[str, Any], storage_uri: str) -> str:
+    uri = _text(extra, "tiered_storage_uri")
+    if uri and uri.rstrip("/") == storage_uri.rstrip("/"):
+        raise InvalidConfigError(
+            f"connection {conn_id!r}: extra tiered_storage_uri is the same as storage_uri; "
+            "offloaded copies need a place of their own"
+        )
+    return uri
+
+
+def _deletion(conn_id: str, extra: Mapping[str, Any]) -> DeletionSettings:
+    """How the second phase behaves; what the extra does not say is PIP-186's default."""
+    given: dict[str, Any] = {}
+    for key, name in _COUNTS.items():
+        if text := _text(extra, key):
+            if not text.isdecimal():
+                raise InvalidConfigError(f"connection {conn_id!r}: extra {key} must be a whole number, not {text!r}")
+            given[name] = int(text)
+    try:
+        given |= {name: parse_period(text) for key, name in _PERIODS.items() if (text := _text(extra, key))}
+        return DeletionSettings(**given)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"connection {conn_id!r}: {error}") from error
 
 
 def _tls(conn_id: str, extra: Mapping[str, Any]) -> dict[str, Any]:

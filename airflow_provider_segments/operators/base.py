@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import AssetAlias, BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_segments.assets.segments import EVENTS_ALIAS, emit_event, segments_asset
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.operators.metrics import count_sent
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,19 +21,17 @@ if TYPE_CHECKING:
     from airflow_provider_segments.store import Table
 
 
-class SegmentsOperator(BaseOperator):
-    """Base of the operators on one table.
+class ClusterOperator(BaseOperator):
+    """Base of all operators: they have a connection.
 
-    :param table: Name of the table. (templated)
     :param segments_conn_id: The ``segments`` connection. (templated)
     """
 
-    template_fields: Sequence[str] = ("table", "segments_conn_id")
+    template_fields: Sequence[str] = ("segments_conn_id",)
     ui_color = "#e8f0f7"
 
-    def __init__(self, *, table: str, segments_conn_id: str = SegmentsHook.default_conn_name, **kwargs: Any) -> None:
+    def __init__(self, *, segments_conn_id: str = SegmentsHook.default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.table = table
         self.segments_conn_id = segments_conn_id
 
     @cached_property
@@ -38,11 +39,81 @@ class SegmentsOperator(BaseOperator):
         """The hook. It opens nothing before it is asked to."""
         return SegmentsHook(self.segments_conn_id)
 
+
+class SegmentsOperator(ClusterOperator):
+    """Base of the operators on one table.
+
+    :param table: Name of the table. (templated)
+    """
+
+    template_fields: Sequence[str] = ("table", *ClusterOperator.template_fields)
+
+    def __init__(self, *, table: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+
     @contextmanager
     def open_table(self) -> Iterator[Table]:
-        """The table, in a store that is closed at the end."""
+        """The table, in a store that is closed at the end. What it has marked for deletion is counted."""
         with self.hook.get_conn() as store:
-            yield store.table(self.table)
+            table = store.table(self.table)
+            try:
+                yield table
+            finally:
+                count_sent(table.sent)
+
+
+class TablesOperator(ClusterOperator):
+    """Base of the operators that do the same to one table or to every table of the cluster.
+
+    Returns the report of each table by its name. A table that fails does not keep the others from their turn; the task
+    fails at the end.
+
+    :param table: Name of the table; ``None`` for all of them. (templated)
+    """
+
+    template_fields: Sequence[str] = ("table", *ClusterOperator.template_fields)
+
+    def __init__(self, *, table: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+
+    def work(self, table: Table) -> dict[str, Any]:
+        """What is to be done to ``table``; returns its report as plain data."""
+        raise NotImplementedError
+
+    def progress(self, name: str) -> Callable[[Any], None]:
+        """Logs how far the work on a table is, now and then."""
+        return spaced(lambda report: self.log.info("Table %s, so far: %s", name, report.as_dict()))
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Do it to each table."""
+        from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError, TableNotFoundError
+
+        reports: dict[str, Any] = {}
+        errors: dict[str, SegmentsError] = {}
+        with self.hook.get_conn() as store:
+            names = [self.table] if self.table else store.tables()
+            for name in names:
+                table = store.table(name)
+                try:
+                    reports[name] = self.work(table)
+                except SegmentsError as error:
+                    self.log.error("Table %s: %s", name, error)
+                    errors[name] = error
+                finally:
+                    count_sent(table.sent)
+        if len(names) == 1 and errors:
+            [only] = errors.values()
+            if isinstance(only, InvalidConfigError | TableNotFoundError):  # no retry makes it better
+                raise AirflowFailException(str(only)) from only
+            raise only
+        if errors:
+            context["ti"].xcom_push(key="reports", value=reports)
+            raise SegmentsError(
+                f"{len(errors)} of {len(names)} tables failed: {', '.join(sorted(errors))}; see the log"
+            )
+        return reports
 
 
 class AnnouncingOperator(SegmentsOperator):
@@ -80,3 +151,16 @@ def truth(value: bool | str, name: str) -> bool:
     if text in ("true", "false"):
         return text == "true"
     raise ValueError(f"{name} must be true or false, not {value!r}")
+
+
+def spaced(say: Callable[[Any], None], seconds: float = 10.0) -> Callable[[Any], None]:
+    """``say``, but no more often than every so many seconds, and not before the first are over: for progress."""
+    said = time.monotonic()
+
+    def speak(what: Any) -> None:
+        nonlocal said
+        if time.monotonic() - said >= seconds:
+            said = time.monotonic()
+            say(what)
+
+    return speak

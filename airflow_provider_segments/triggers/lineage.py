@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.triggers.base import open_session, patiently
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.hooks.settings import SegmentsConnection
     from airflow_provider_segments.model.lineage import LineageEntry
     from airflow_provider_segments.zookeeper.session import ZooKeeperSession
 
@@ -86,12 +86,8 @@ class LineageStateTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event. The session is closed before: whoever takes the event may never ask for another."""
         settings = await SegmentsHook(self.segments_conn_id).asettings()
-        session = await self._patiently(lambda: _connect(settings))
-        try:
+        async with open_session(settings, self.poll_interval) as session:
             found = await self._wait(session, settings.cluster)
-        finally:
-            # Shielded: a cancelled trigger must still end its session, or the server keeps it until it times out.
-            await asyncio.shield(asyncio.to_thread(session.close))
         yield TriggerEvent(found)  # type: ignore[no-untyped-call]
 
     async def _wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, str]:
@@ -102,9 +98,10 @@ class LineageStateTrigger(BaseTrigger):
         try:
             while True:
                 # Armed before the read: a change between the two wakes us, it is never slept through.
-                await self._patiently(watch.arm)
-                entry = await self._patiently(
-                    lambda: asyncio.to_thread(read_entry, session, cluster, self.table, self.entry_id)
+                await patiently(watch.arm, self.poll_interval)
+                entry = await patiently(
+                    lambda: asyncio.to_thread(read_entry, session, cluster, self.table, self.entry_id),
+                    self.poll_interval,
                 )
                 event = judge(self.table, self.entry_id, self.states, entry)
                 if event is not None:
@@ -112,17 +109,6 @@ class LineageStateTrigger(BaseTrigger):
                 await watch.wait(self.poll_interval)
         finally:
             watch.forget()
-
-    async def _patiently(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """``ask`` until ZooKeeper answers; the sensor's own time-out ends a wait that takes too long."""
-        from airflow_provider_segments.exceptions import MetadataUnavailableError
-
-        while True:
-            try:
-                return await ask()
-            except MetadataUnavailableError as error:
-                self.log.warning("%s. Looking again in %g s.", error, min(self.poll_interval, 10.0))
-                await asyncio.sleep(min(self.poll_interval, 10.0))
 
 
 class _Watch:
@@ -158,20 +144,3 @@ class _Watch:
         """Called by kazoo's thread. A loop that has closed meanwhile has nobody left to wake."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._changed.set)
-
-
-async def _connect(settings: SegmentsConnection) -> ZooKeeperSession:
-    """A session. A thread cannot be cancelled: if we are, the session it still makes is closed there and then."""
-    from airflow_provider_segments.zookeeper.session import ZooKeeperSession
-
-    connecting = asyncio.ensure_future(asyncio.to_thread(ZooKeeperSession.connect, settings.zookeeper))
-    try:
-        return await asyncio.shield(connecting)
-    except asyncio.CancelledError:
-        connecting.add_done_callback(_close_late)
-        raise
-
-
-def _close_late(connecting: asyncio.Future[ZooKeeperSession]) -> None:
-    if not connecting.cancelled() and connecting.exception() is None:
-        connecting.result().close()

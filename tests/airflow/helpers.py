@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.parquet
 
 from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.ledger import owner_metadata
 from airflow_provider_segments.model.names import entry_tag
 from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 
@@ -77,7 +78,7 @@ def stage_rows(table: Table, entry_id: str, folder: Path, rows: dict[str, list[A
     folder.mkdir(parents=True, exist_ok=True)
     local = folder / file
     pyarrow.parquet.write_table(pyarrow.table(rows), local)
-    table.storage.put_file(local, ticket.prefix + file, owner={"table": table.name, "entry": entry_id})
+    table.storage.put_file(local, ticket.prefix + file, owner=owner_metadata(table.name, name, ticket.generation))
     payload = local.read_bytes()
     count = len(next(iter(rows.values())))
     record = SegmentRecord(name, file, count, len(payload), zlib.crc32(payload), *times)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
+from airflow_provider_segments.deletion.settings import DeletionSettings
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.get_provider_info import get_provider_info
 from airflow_provider_segments.hooks.segments import SegmentsHook
@@ -45,6 +46,16 @@ def test_host_names_the_ensemble_and_port_fills_the_gaps(host: str, port: int | 
         ("zk", None, {"login": "me"}, "user and password"),
         ("zk", {"storage_uri": "s3://b", "s3_access_key": "x"}, {}, "access key and S3 secret key"),
         ("zk", {"storage_uri": "s3://b", "tls": "perhaps"}, {}, "tls must be true or false"),
+        ("zk", {"storage_uri": "s3://b", "tiered_s3_secret_key": "x"}, {}, "tiered S3 access key and tiered S3 secret"),
+        ("zk", {"storage_uri": "s3://b", "tiered_storage_uri": "s3://b/"}, {}, "a place of their own"),
+        ("zk", {"storage_uri": "s3://b", "reconsume_later": "soon"}, {}, "connection 'c': period 'soon' is not valid"),
+        ("zk", {"storage_uri": "s3://b", "max_retry_delete_count": "-1"}, {}, "must be a whole number, not '-1'"),
+        (
+            "zk",
+            {"storage_uri": "s3://b", "deletion_parallelism": 0},
+            {},
+            "connection 'c': deletion setting parallelism",
+        ),
     ],
 )
 def test_unusable_connection_is_refused_with_its_field(
@@ -67,6 +78,17 @@ FULL = {
     "s3_access_key": "AK-3fb2",
     "s3_secret_key": "SK-9d41",
     "s3_session_token": "ST-77c0",
+    "tiered_storage_uri": "s3://cold/prefix",
+    "tiered_endpoint_url": "http://cold.test",
+    "tiered_region": "eu-north-1",
+    "tiered_s3_access_key": "TA-11d0",
+    "tiered_s3_secret_key": "TS-2e5f",
+    "tiered_s3_session_token": "TT-90ab",
+    "deletion_parallelism": 8,
+    "reconsume_later": "1m",
+    "max_retry_delete_count": "3",
+    "max_lease_age": "0s",
+    "uncommitted_grace": "2m",
     "tls": True,
     "tls_ca": "/ca.pem",
     "tls_cert": "/cert.pem",
@@ -97,6 +119,37 @@ def test_every_field_of_the_form_is_read() -> None:
         "session_token": "ST-77c0",
     }
     assert full.cluster == "other"
+    assert full.tiered_uri == "s3://cold/prefix"
+    assert full.tiered_options == {
+        "endpoint_url": "http://cold.test",
+        "region": "eu-north-1",
+        "access_key": "TA-11d0",
+        "secret_key": "TS-2e5f",
+        "session_token": "TT-90ab",
+    }
+    assert full.deletion == DeletionSettings(
+        parallelism=8,
+        reconsume_later_ms=60_000,
+        max_retry_delete_count=3,
+        max_lease_age_ms=0,
+        uncommitted_grace_ms=120_000,
+    )
+
+
+def test_deletion_settings_that_are_not_given_are_the_defaults() -> None:
+    assert parse().deletion == DeletionSettings()
+    assert parse(extra={"storage_uri": "file:///d", "reconsume_later": ""}).deletion == DeletionSettings()
+    assert parse().open_tiered() is None
+
+
+def test_tiered_store_without_options_of_its_own_is_opened_with_those_of_primary_storage() -> None:
+    extra = {"storage_uri": "s3://warm", "endpoint_url": "http://s3.test", "tiered_storage_uri": "s3://cold"}
+    shared = parse(extra=extra)
+    assert shared.tiered_options == {}
+    assert shared.environment()["SEGMENTS_TIERED_URI"] == "s3://cold"
+    opened = shared.open_tiered()
+    assert opened is not None
+    assert opened.uri == "s3://cold"
 
 
 def test_secrets_travel_in_the_environment_and_show_nowhere_else() -> None:
@@ -105,7 +158,7 @@ def test_secrets_travel_in_the_environment_and_show_nowhere_else() -> None:
     assert environment["SEGMENTS_S3_SECRET_KEY"] == "SK-9d41"
     assert environment["SEGMENTS_ZK_PASSWORD"] == "ZP-0e15"
     assert not [secret for secret in full.secrets if secret in repr(full) or secret in repr(full.zookeeper)]
-    assert set(full.secrets) == {"SK-9d41", "ST-77c0", "ZP-0e15", "KP-51aa"}
+    assert set(full.secrets) == {"SK-9d41", "ST-77c0", "TS-2e5f", "TT-90ab", "ZP-0e15", "KP-51aa"}
 
 
 def test_plain_connection_sets_no_tls_and_no_credentials() -> None:

@@ -79,7 +79,7 @@ def test_airflow_runs_the_same_commands_on_its_connection(segments: CommandLine)
 
 
 def test_every_action_exists() -> None:
-    from airflow_provider_segments.cli import actions
+    from airflow_provider_segments.cli.run import action_of
 
     flat = [one for item in COMMANDS for one in ([item] if isinstance(item, Command) else item.commands)]
-    assert [command.action for command in flat if not hasattr(actions, command.action)] == []
+    assert all(callable(action_of(command)) for command in flat)

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ("store", "snapshot", "config_store", "lineage", "deletion", "registry", "storage", "zookeeper", "model")
+CORE = (
+    "store", "snapshot", "config_store", "lineage", "deletion", "tiering", "compaction", "timeline", "locking", "registry",
+    "storage", "zookeeper", "model",
+)  # fmt: skip
 
 _IMPORT_ALL = """
 import importlib, json, pkgutil, sys
@@ -73,7 +76,8 @@ def test_the_wheel_brings_the_spark_applications_and_dags(wheel: Path) -> None:
     """``BuildSegmentsOperator`` finds its application where the wheel was installed."""
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith("share/airflow-provider-segments/spark_apps/build_segments.py") for name in names)
-    assert any(name.endswith("share/airflow-provider-segments/dags/segments_rollback.py") for name in names)
+    for dag in ("consistent_push", "rollback", "retention", "ledger_deletion"):
+        assert any(name.endswith(f"share/airflow-provider-segments/dags/segments_{dag}.py") for name in names)
     assert any(name.endswith("airflow_provider_segments/py.typed") for name in names)
 
 

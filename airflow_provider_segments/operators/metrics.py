@@ -1,0 +1,90 @@
+"""PIP-186's metrics through Airflow's own.
+
+===================================== ======= ==========================================================================
+name                                  kind    what it counts
+===================================== ======= ==========================================================================
+``segments.ledgers.sent.<type>``      counter deletion messages queued, by ledger type (``Ledger``, ``Offload-Ledger``)
+``segments.ledgers.deleted.<type>``   counter objects deleted
+``segments.ledgers.received``         counter deliveries of messages
+``segments.ledgers.acknowledged``     counter deliveries that were the message's last
+``segments.ledgers.retried``          counter deliveries that were put off: something may need the object, or it failed
+``segments.ledgers.failed``           counter deliveries whose attempt failed, also the one that made a dead letter
+``segments.ledgers.open``             counter deliveries whose settlement was lost: another consumer has them again
+``segments.ledgers.dead_lettered``    counter messages given up
+``segments.ledgers.redriven``         counter dead letters enqueued anew
+``segments.ledgers.orphans_enqueued`` counter objects that nothing refers to, queued by a reconciliation
+``segments.ledgers.mismatch``         counter objects that are not what the message says, and were kept
+``segments.ledgers.already_gone``     counter objects that were missing
+``segments.ledgers.stale``            counter messages about segments that are in use
+``segments.ledgers.malformed``        counter messages that cannot be read
+``segments.ledgers.freed_bytes``      counter bytes of the objects deleted
+``segments.ledgers.in_flight``        gauge   messages that will still be delivered: pending and retry
+``segments.ledgers.dead_letters``     gauge   dead letters now
+===================================== ======= ==========================================================================
+
+``acknowledged = received - retried - open`` at every moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from airflow.sdk.observability import stats
+
+if TYPE_CHECKING:
+    from airflow_provider_segments.deletion.queue import Backlog
+    from airflow_provider_segments.deletion.report import DeletionReport
+
+PREFIX = "segments.ledgers."
+
+
+def count(counts: Mapping[str, int]) -> None:
+    """Add to counters, by their names below ``segments.ledgers``."""
+    for name, number in sorted(counts.items()):
+        if number:
+            stats.incr(PREFIX + name, number)
+
+
+def count_sent(sent: Mapping[str, int]) -> None:
+    """Messages that were queued, by ledger type."""
+    count({f"sent.{kind}": number for kind, number in sent.items()})
+
+
+def gauge_backlog(backlog: Backlog) -> None:
+    """What waits now."""
+    stats.gauge(PREFIX + "in_flight", backlog.in_flight)
+    stats.gauge(PREFIX + "dead_letters", backlog.dead)
+
+
+class DrainMeter:
+    """Counts what a drain does while it does it, so that one that breaks off has counted what it did."""
+
+    def __init__(self) -> None:
+        self._counted: Counter[str] = Counter()
+
+    def update(self, report: DeletionReport) -> None:
+        """Count what is new in the totals of ``report``."""
+        now = totals(report)
+        count(now - self._counted)
+        self._counted = now
+
+
+def totals(report: DeletionReport) -> Counter[str]:
+    """A report's totals by the names of the counters."""
+    by_type = {f"deleted.{kind.value}": number for (what, kind), number in report.counts.items() if what == "deleted"}
+    return Counter(
+        {
+            **by_type,
+            "sent.Ledger": report.found,  # a sweep finds ledgers in primary storage, and sends messages about them
+            "received": report.deliveries,
+            "acknowledged": report.acknowledged,
+            "retried": report.retried,
+            "failed": report.total("failed", "dead"),
+            "open": report.open,
+            "dead_lettered": report.total("dead"),
+            "freed_bytes": report.bytes,
+            **{name: report.total(name) for name in ("mismatch", "already_gone", "stale", "malformed")},
+        }
+    )
