@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import AtomicType, LongType, StructType
 
+from airflow_provider_segments.compaction.settings import CompactionSettings
 from airflow_provider_segments.connection import connect
 from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError, SourceDataError
 from airflow_provider_segments.lineage.stage import StageTicket
@@ -71,19 +72,22 @@ def build_segments(
     allow_empty: bool = False,
     reject_folder: str | None = None,
     cache: bool | None = None,
+    config: TableConfig | None = None,
+    fingerprint: str | None = None,
 ) -> BuiltPush:
     """Build ``source`` into segments of ``table`` and stage them in ``entry_id``.
 
     ``reject_folder`` is where rows without a usable time go (as JSON, below ``<table>/<entry id>.<attempt>``) when the
     table's config says ``onBadTime: reject``. ``cache`` keeps the source between its two readings; by default only when
     it is more than a scan of files. Executors use the table's object store, which reaches them inside the pickled task:
-    its credentials are in no setting, log or process list.
+    its credentials are in no setting, log or process list. ``config`` builds as another config of the table would have
+    it, and ``fingerprint`` says for which compaction settings that is; by default both are the table's own.
 
     Raises :class:`SourceDataError` for input that cannot become segments, :class:`StageRefusedError` when the entry
     takes none, :class:`InvalidConfigError`, :class:`TableNotFoundError`, and Spark's own errors when a task fails.
     """
     began = time.monotonic()
-    config = table.config()
+    config = config or table.config()
     if config.time_column and config.on_bad_time == "reject" and not reject_folder:
         raise InvalidConfigError(f"table {table.name!r} says onBadTime: reject; give a reject folder")
     ticket = table.open_stage(entry_id, stager)
@@ -95,7 +99,7 @@ def build_segments(
         stager,
         ticket.prefix,
     )
-    build = _Build(spark, config, ticket, source, table.storage, reject_folder)
+    build = _Build(spark, config, ticket, source, table.storage, reject_folder, fingerprint)
     with _explained(config, entry_id), build.kept(cache):
         segments, rejected = build.run(allow_empty)
         staged = table.stage(ticket, segments)
@@ -118,7 +122,9 @@ class _Build:
         source: DataFrame,
         storage: ObjectStore,
         reject_folder: str | None,
+        fingerprint: str | None = None,
     ) -> None:
+        self.fingerprint = fingerprint
         self.spark = spark
         self.config = config
         self.ticket = ticket
@@ -235,6 +241,7 @@ class _Build:
             spark_schema=self.source.schema.json(),
             slices=plan.slices,
             storage=self.storage,
+            fingerprint=self.fingerprint or CompactionSettings.of(config).fingerprint,
         )
         job.segment_name(config.granularity.chunk_name(0), plan.partitions)  # too long a name shows now, not in a task
         return job

@@ -19,6 +19,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -70,6 +71,7 @@ class WriteJob:
     spark_schema: str
     slices: Mapping[int, int]
     storage: ObjectStore = field(repr=False)
+    fingerprint: str | None = None
 
     def segment_name(self, chunk: str, number: int, part: int = 0) -> str:
         """Name of a segment. ``part`` counts the pieces of what was planned as one segment and came out too large.
@@ -110,8 +112,8 @@ def write_partition(
     job: WriteJob, batches: Iterable[pyarrow.RecordBatch], partition: int, task_attempt: int
 ) -> Iterator[StagedSegment]:
     """Write the rows of one task. If the job has a time, it is the batches' last column, in epoch milliseconds."""
-    with tempfile.TemporaryDirectory(prefix="segments-", dir=_local_dir()) as folder:
-        writer = _TaskWriter(job, Path(folder), partition, task_attempt)
+    with tempfile.TemporaryDirectory(prefix="segments-", dir=local_dir()) as folder:
+        writer = TaskWriter(job, Path(folder), partition, task_attempt)
         held: list[pyarrow.RecordBatch] = []
         rows, limit = 0, job.target_rows + job.target_rows // 4
         for batch in batches:
@@ -134,16 +136,21 @@ def _parts(batch: pyarrow.RecordBatch, room: int, limit: int) -> Iterator[pyarro
 
 
 @dataclass(slots=True)
-class _TaskWriter:
+class TaskWriter:
+    """Sorts rows, cuts them into segments, writes and uploads each. ``on_written`` sees every file before its upload.
+    ``threads`` are how many segments are written at once: one in a build, whose tasks fill the cores already."""
+
     job: WriteJob
     folder: Path
     partition: int
     task_attempt: int
     written: dict[str, int] = field(default_factory=dict)
+    on_written: Callable[[Path], None] | None = None
+    threads: int = 1
 
     def write(self, batches: list[pyarrow.RecordBatch]) -> Iterator[StagedSegment]:
         """Write what is held. Empties ``batches``, so that the sorted copy replaces the rows rather than joins them."""
-        data = _in_utc(pyarrow.Table.from_batches(batches))
+        data = in_utc(pyarrow.Table.from_batches(batches))
         batches.clear()
         times = None
         if self.job.has_time:
@@ -156,35 +163,52 @@ class _TaskWriter:
                 )
         starts = _starts(times, self.job.granularity, data.num_rows)
         data = data.rename_columns(list(self.job.columns))
-        order = _order(data, times, starts, self.job.sort_columns)
+        order = row_order(data, times, self.job.sort_columns, starts)
         columns = [_one_array(data.column(index)) for index in range(data.num_columns)]
         schema = pyarrow.schema(
             [field.with_type(column.type) for field, column in zip(data.schema, columns, strict=True)]
         )
         del data
-        for first, end in _cuts(starts[order], self.job.target_rows):
-            rows = order[first:end]
-            chunk = self.job.granularity.chunk_name(int(starts[rows[0]]))
-            yield self._segment(
-                chunk, schema, columns, rows, None if times is None else times.take(pyarrow.array(rows))
+        cuts = [order[first:end] for first, end in _cuts(starts[order], self.job.target_rows)]
+        named = [(self._next_name(int(starts[rows[0]])), rows) for rows in cuts]
+
+        def segment(one: tuple[tuple[str, str], Any]) -> StagedSegment:
+            (chunk, name), rows = one
+            return self._segment(
+                chunk, name, schema, columns, rows, None if times is None else times.take(pyarrow.array(rows))
             )
 
-    def _segment(
-        self, chunk: str, schema: pyarrow.Schema, columns: list[pyarrow.Array], rows: Any, times: Any
-    ) -> StagedSegment:
+        if self.threads == 1:
+            yield from map(segment, named)
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            yield from pool.map(segment, named)
+
+    def _next_name(self, start_ms: int) -> tuple[str, str]:
+        """The chunk that begins at ``start_ms``, and the name of its next segment."""
+        chunk = self.job.granularity.chunk_name(start_ms)
         part = self.written.get(chunk, 0)
         self.written[chunk] = part + 1
-        name = self.job.segment_name(chunk, self.job.slices.get(self.partition, 0), part)
+        return chunk, self.job.segment_name(chunk, self.job.slices.get(self.partition, 0), part)
+
+    def _segment(
+        self, chunk: str, name: str, schema: pyarrow.Schema, columns: list[pyarrow.Array], rows: Any, times: Any
+    ) -> StagedSegment:
         file = f"{name}.{self.job.attempt}.{self.task_attempt}.parquet"
-        path = self.folder / "segment.parquet"
+        path = self.folder / file
         owner = self.job.owner(name)
         statistics = self._write_file(path, schema, columns, rows, owner)
+        if self.on_written is not None:
+            self.on_written(path)
         crc, size = _crc32(path), path.stat().st_size
         self.job.storage.put_file(path, self.job.prefix + file, owner=owner)
         path.unlink()
         _LOG.info("segment %s: %d rows, %d bytes", name, len(rows), size)
         low, high = (None, None) if times is None else _bounds(times)
-        return StagedSegment(chunk, SegmentRecord(name, file, len(rows), size, crc, low, high, statistics or None))
+        record = SegmentRecord(
+            name, file, len(rows), size, crc, low, high, statistics or None, fingerprint=self.job.fingerprint
+        )
+        return StagedSegment(chunk, record)
 
     def _write_file(
         self, path: Path, schema: pyarrow.Schema, columns: list[pyarrow.Array], rows: Any, owner: Mapping[str, str]
@@ -208,8 +232,9 @@ class _TaskWriter:
         return {name: statistics.as_list() for name, statistics in found.items()}
 
 
-def _order(data: pyarrow.Table, times: Any, starts: Any, sort_columns: tuple[str, ...]) -> Any:
-    """Row numbers by chunk, then by the sort columns, or by time. Stable; NaN and then null come last."""
+def row_order(data: pyarrow.Table, times: Any, sort_columns: tuple[str, ...], starts: Any = ()) -> Any:
+    """Row numbers by chunk (where ``starts`` says it), then by the sort columns, or by time. Stable; NaN and then null
+    come last."""
     keys = [data.column(name) for name in sort_columns] or ([] if times is None else [times])
     if len(starts) and starts.min() != starts.max():
         keys.insert(0, pyarrow.chunked_array([starts]))
@@ -251,8 +276,9 @@ def chunk_starts(ms: Any, granularity: Granularity) -> Any:
     return ms.astype("datetime64[ms]").astype(f"datetime64[{unit}]").astype("datetime64[ms]").astype(numpy.int64)
 
 
-def _in_utc(data: pyarrow.Table) -> pyarrow.Table:
-    """Instants come labelled with the session's time zone; relabelled, two sessions write the same schema."""
+def in_utc(data: pyarrow.Table) -> pyarrow.Table:
+    """``data`` with every time zone called UTC: instants come labelled with the session's, and two sessions are to
+    write the same schema."""
     fields = [field.with_type(utc(field.type)) for field in data.schema]
     schema = pyarrow.schema(fields)
     return data if schema.equals(data.schema) else data.cast(schema)
@@ -301,8 +327,9 @@ def _crc32(path: Path) -> int:
     return crc
 
 
-def _local_dir() -> str | None:
-    """A folder that Spark clears when the application ends; the system's temporary folder outside of Spark."""
+def local_dir() -> str | None:
+    """Where temporary files go: a folder that Spark clears when the application ends; outside of Spark, the system's
+    temporary folder."""
     for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(","):
         if folder and Path(folder).is_dir():
             return folder

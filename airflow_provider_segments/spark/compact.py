@@ -1,0 +1,283 @@
+"""The compaction job: one Spark application merges or splits the segments of many time chunks.
+
+Each group of inputs is a lineage replacement of its own: started, written, staged, checked, ended. So appends never
+wait and never make a compaction start over, a compacted chunk is rolled back like any push, one chunk's failure stops
+no other, and the inputs leave by two-phase deletion. The inputs are read under a reader's lease.
+
+Spark distributes the groups. A worker merges a group with Arrow (:mod:`.merging`); a group that is too large for a
+worker's memory is built anew by Spark's own sort (:mod:`.build`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+from airflow_provider_segments.compaction.plan import CompactionGroup, SkippedChunk, make_plan
+from airflow_provider_segments.compaction.settings import CompactionSettings
+from airflow_provider_segments.exceptions import (
+    InvalidConfigError,
+    RefusedError,
+    SegmentsError,
+    StartRefusedError,
+)
+from airflow_provider_segments.lineage.stage import StageTicket
+from airflow_provider_segments.lineage.start import StartedEntry
+from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.snapshot import Snapshot
+from airflow_provider_segments.spark.build import build_segments
+from airflow_provider_segments.spark.merging import Merged, MergeInput, MergeJob, MergeMismatchError, merge
+from airflow_provider_segments.spark.read import read_files, schema_of
+from airflow_provider_segments.spark.writing import WriteJob
+from airflow_provider_segments.store import Table
+
+MEMORY_BYTES = 1 << 30
+"""Decoded bytes of one group that a Python worker takes on, by default. Sorting needs about three times as much."""
+
+STAGER = "compact"
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CompactedGroup:
+    """What became of one group. ``how`` is ``merge`` (in a worker) or ``spark``; ``error`` is empty when it was
+    published. Rows and bytes are totals of inputs and outputs."""
+
+    chunk: str
+    reason: str
+    inputs: int
+    rows_before: int
+    bytes_before: int
+    entry_id: str = ""
+    outputs: int = 0
+    rows_after: int = 0
+    bytes_after: int = 0
+    seconds: float = 0.0
+    how: str = "merge"
+    error: str = ""
+
+
+@dataclass(slots=True)
+class CompactionReport:
+    """All groups of a run, in the order of the plan, and the chunks that were left alone."""
+
+    table: str
+    dry_run: bool
+    groups: list[CompactedGroup] = field(default_factory=list)
+    skipped: tuple[SkippedChunk, ...] = ()
+
+    @property
+    def failed(self) -> list[CompactedGroup]:
+        """Groups that were not published."""
+        return [group for group in self.groups if group.error]
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data, for XCom, JSON and logs; skipped chunks as counts by reason."""
+        skipped: dict[str, int] = {}
+        for chunk in self.skipped:
+            skipped[chunk.reason] = skipped.get(chunk.reason, 0) + 1
+        return {
+            "table": self.table,
+            "dry_run": self.dry_run,
+            "groups": [{name: getattr(group, name) for name in group.__slots__} for group in self.groups],
+            "inputs": sum(group.inputs for group in self.groups if not group.error),
+            "outputs": sum(group.outputs for group in self.groups),
+            "failed": len(self.failed),
+            "skipped": skipped,
+        }
+
+
+def compact_table(
+    spark: SparkSession,
+    table: Table,
+    settings: CompactionSettings | None = None,
+    *,
+    identity: str,
+    start: int | None = None,
+    end: int | None = None,
+    locked: Collection[Interval] = (),
+    dry_run: bool = False,
+    memory_bytes: int = MEMORY_BYTES,
+    progress: Callable[[CompactedGroup], None] | None = None,
+) -> CompactionReport:
+    """Compact what of ``[start, end)`` (UTC milliseconds) needs it; ``settings`` are the table's own by default.
+
+    ``identity`` names the work (for Airflow: DAG id, run id and task), so that a retry finds and finishes or gives up
+    what an earlier attempt began. ``progress`` is called after each group, from any thread. A group that fails is
+    reverted and reported, and does not stop the others. Raises what planning raises: :class:`TableNotFoundError`,
+    :class:`InvalidConfigError`, :class:`MetadataUnavailableError`.
+    """
+    config = table.config()
+    settings = settings or CompactionSettings.of(config)
+    _check_columns(config, settings)
+    with table.snapshot(start, end, owner=f"compaction {identity}"[:200]) as taken:
+        plan = make_plan(taken.segments, settings, locked=locked)
+        report = CompactionReport(table.name, dry_run, [_planned(group) for group in plan.groups], plan.skipped)
+        if dry_run or not plan.groups:
+            return report
+        run = _Run(spark, table, replace_config(config, settings), settings, taken, identity, memory_bytes)
+        with ThreadPoolExecutor(max(1, min(len(plan.groups), spark.sparkContext.defaultParallelism))) as pool:
+            for group, outcome in zip(plan.groups, report.groups, strict=True):
+                pool.submit(run.compact, group, outcome, progress)
+    return report
+
+
+def replace_config(config: TableConfig, settings: CompactionSettings) -> TableConfig:
+    """The table's config as a build for these settings needs it."""
+    return replace(
+        config,
+        granularity=settings.granularity,
+        target_rows=settings.target_rows,
+        sort_columns=settings.sort_columns,
+        compression=settings.compression,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    spark: SparkSession
+    table: Table
+    config: TableConfig
+    settings: CompactionSettings
+    taken: Snapshot
+    identity: str
+    memory_bytes: int
+
+    def compact(
+        self, group: CompactionGroup, outcome: CompactedGroup, progress: Callable[[CompactedGroup], None] | None
+    ) -> None:
+        """One group, from start to end. Its errors go into its outcome: the others go on."""
+        began = time.monotonic()
+        try:
+            self._publish(group, outcome)
+        except Exception as error:  # whatever Spark or the store raises: it is this group's failure alone
+            outcome.error = f"{type(error).__name__}: {str(error)[:500]}"
+            _LOG.exception("table %r, chunk %s: not compacted", self.table.name, group.chunk)
+            self._give_up(outcome)
+        outcome.seconds = time.monotonic() - began
+        if progress is not None:
+            progress(outcome)
+
+    def _publish(self, group: CompactionGroup, outcome: CompactedGroup) -> None:
+        names = [segment.name for segment in group.segments]
+        started = self._start(group, names)
+        outcome.entry_id = started.entry_id
+        ticket = self.table.open_stage(started.entry_id, STAGER)
+        merged = self._merge(group, ticket)
+        if merged.too_large:
+            _LOG.info("table %r, chunk %s: left to Spark: %s", self.table.name, group.chunk, merged.too_large)
+            outcome.how = "spark"
+            self._build(group, started.entry_id)
+        else:
+            self.table.stage(ticket, merged.segments)
+        staged = self.table.staged(started.entry_id)
+        if not (self.settings.deduplicate or self.settings.rollup) and staged.rows != group.rows:
+            raise MergeMismatchError(f"{group.rows} rows went in, {staged.rows} came out; nothing is published")
+        outcome.outputs, outcome.rows_after, outcome.bytes_after = len(staged), staged.rows, staged.bytes
+        self.table.end(started.entry_id)
+
+    def _start(self, group: CompactionGroup, names: Sequence[str]) -> StartedEntry:
+        """The entry of an earlier attempt of the same work is gone on with only if it replaces the same segments."""
+        identity = f"{self.identity}/{group.chunk}"
+        started = self.table.start(names, identity=identity)
+        if set(started.segments_from) == set(names):
+            return started
+        self.table.revert(started.entry_id, force=True)
+        return self.table.start(names, identity=identity)
+
+    def _give_up(self, outcome: CompactedGroup) -> None:
+        """Free the inputs for others. If even that fails, the clean-up does it when the entry is old enough."""
+        if not outcome.entry_id:
+            return
+        try:
+            self.table.revert(outcome.entry_id, force=True)
+        except (RefusedError, SegmentsError) as error:
+            _LOG.warning("entry %s could not be reverted: %s", outcome.entry_id, error)
+
+    def _merge(self, group: CompactionGroup, ticket: StageTicket) -> Merged:
+        job = self._job(group, ticket)
+        context = self.spark.sparkContext
+
+        def run(_: int) -> Merged:
+            from pyspark import TaskContext
+
+            here = TaskContext.get()
+            assert here is not None
+            return merge(job, here.taskAttemptId())
+
+        return context.parallelize([0], 1).map(run).collect()[0]
+
+    def _job(self, group: CompactionGroup, ticket: StageTicket) -> MergeJob:
+        first = [name for name in self.config.sort_columns[:1] if name != self.config.time_column]
+        write = WriteJob(
+            table=self.table.name,
+            entry_id=ticket.entry_id,
+            stager=ticket.stager,
+            attempt=ticket.attempt,
+            prefix=ticket.prefix,
+            generation=ticket.generation,
+            granularity=self.config.granularity,
+            sort_columns=self.config.sort_columns,
+            columns=(),
+            has_time=self.config.time_column is not None,
+            target_rows=self.config.target_rows,
+            compression=self.config.compression,
+            statistics_columns=tuple(dict.fromkeys([*self.config.statistics_columns, *first])),
+            spark_schema="",
+            slices={},
+            storage=self.table.storage,
+            fingerprint=self.settings.fingerprint,
+        )
+        return MergeJob(
+            write,
+            tuple(MergeInput(segment.key, segment.tiered is not None) for segment in group.segments),
+            self.config.time_column,
+            self.config.time_format,
+            self.settings.deduplicate,
+            self.settings.rollup,
+            self.memory_bytes,
+            self.table.store.tiered,
+        )
+
+    def _build(self, group: CompactionGroup, entry_id: str) -> None:
+        """Spark's own sort. It opens an attempt of its own, which shuts out the one that has not written anything."""
+        keys = {segment.key for segment in group.segments}
+        rows = read_files(self.spark, self.taken, keys, schema_of(self.taken), self.config)
+        if self.settings.deduplicate:
+            raise InvalidConfigError(
+                f"chunk {group.chunk} is too large to be deduplicated by one worker; raise its memory, "
+                "or compact to a finer granularity"
+            )
+        if self.settings.rollup:
+            how = {name: F.sum if kind == "count" else getattr(F, kind) for name, kind in self.settings.rollup}
+            grouped = rows.groupBy(*(name for name in rows.columns if name not in how))
+            rows = grouped.agg(*(call(name).alias(name) for name, call in how.items())).select(*rows.columns)
+        build_segments(
+            self.spark,
+            self.table,
+            entry_id,
+            rows,
+            stager=STAGER,
+            config=self.config,
+            fingerprint=self.settings.fingerprint,
+        )
+
+
+def _planned(group: CompactionGroup) -> CompactedGroup:
+    return CompactedGroup(group.chunk, group.reason, len(group.segments), group.rows, group.bytes)
+
+
+def _check_columns(config: TableConfig, settings: CompactionSettings) -> None:
+    """What can be known to be wrong before anything is read."""
+    if config.time_column in dict(settings.rollup):
+        raise InvalidConfigError(f"table {config.name!r}: the time column cannot be aggregated")
+
+
+__all__ = ["CompactedGroup", "CompactionReport", "StartRefusedError", "compact_table"]

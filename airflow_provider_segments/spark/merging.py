@@ -1,0 +1,252 @@
+"""The executor's half of a compaction: the segments of one group become new, larger (or smaller) ones.
+
+Everything happens in one Python worker, with Arrow: the inputs are small and sorted already, so a shuffle through the
+JVM would cost several times the work itself. Before anything is read, the footers say how much memory it takes; a group
+that is too large for a worker is left to Spark's own sort (:mod:`.compact`).
+
+Nothing is lost on the way: what was written is read back, and its rows are counted and hashed, each row as a whole and
+in no order, and compared with what was to be written.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from airflow_provider_segments.exceptions import SegmentsError, SourceDataError
+from airflow_provider_segments.model.interval import MAX_MS, MIN_MS
+from airflow_provider_segments.model.segment import StagedSegment
+from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY, TaskWriter, WriteJob, in_utc, local_dir, row_order
+from airflow_provider_segments.storage.base import ObjectStore
+
+_WRITERS = 2  # threads that sort out, compress and upload outputs
+_READERS = 8  # threads that read inputs; Arrow decodes outside of Python's lock
+_PER_MS = {"s": 1 / 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
+_EPOCHS = {"EPOCH_SECONDS": "s", "EPOCH_MILLIS": "ms", "EPOCH_MICROS": "us"}
+_ROW = "__segments_row"
+
+
+class MergeMismatchError(SegmentsError, ValueError):
+    """What was written is not what was to be written: nothing of it may become visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInput:
+    """One segment to merge: its key and whether it is in tiered storage."""
+
+    key: str
+    tiered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MergeJob:
+    """Everything the worker needs. ``memory_bytes`` bounds the decoded size of the inputs; ``inputs`` are in the order
+    in which their rows were written first, which decides what a deduplication keeps."""
+
+    write: WriteJob
+    inputs: tuple[MergeInput, ...]
+    time_column: str | None
+    time_format: str
+    deduplicate: tuple[str, ...]
+    rollup: tuple[tuple[str, str], ...]
+    memory_bytes: int
+    tiered: ObjectStore | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What became of a group: the new segments, the rows that were read, and the rows that are left (fewer only when
+    rows were joined). ``too_large`` says instead why the worker did not take it on."""
+
+    segments: tuple[StagedSegment, ...] = ()
+    rows_in: int = 0
+    rows_out: int = 0
+    too_large: str = ""
+
+
+def merge(job: MergeJob, task_attempt: int) -> Merged:
+    """Read the inputs, sort, write, check. Raises :class:`MergeMismatchError`, :class:`SourceDataError`, and storage
+    errors."""
+    with ThreadPoolExecutor(_READERS) as readers:
+        files = list(readers.map(lambda one: _opened(job, one), job.inputs))
+        size = sum(_decoded_bytes(file) for file in files)
+        if size > job.memory_bytes:
+            return Merged(too_large=f"{size:,} bytes decoded, of which a worker may hold {job.memory_bytes:,}")
+        schema = _schema(files)
+        parts = list(readers.map(lambda file: _read(file, schema), files))
+        footer = files[-1].schema_arrow.metadata
+    data = pyarrow.concat_tables(parts)
+    del parts
+    write = replace(job.write, columns=tuple(schema.names), spark_schema=spark_schema_of(schema, footer))
+    job = replace(job, write=write)
+    rows_in = data.num_rows
+    times = None
+    if job.time_column is not None:
+        times = arrow_times(data.column(job.time_column), job.time_format)
+        if times is None:
+            return Merged(too_large=f"times of format {job.time_format} are Spark's to read")
+    data, times = _joined(job, data, times)
+    return Merged(tuple(_written(job, data, times, task_attempt)), rows_in, data.num_rows)
+
+
+def arrow_times(column: pyarrow.ChunkedArray, time_format: str) -> pyarrow.ChunkedArray | None:
+    """The time column as epoch milliseconds, rounded down, as ``spark.times`` reads it; ``None`` for what only Spark
+    can read (text), and where a row has no usable time."""
+    kind = column.type
+    if time_format == "TIMESTAMP" and pyarrow.types.is_timestamp(kind):
+        unit = kind.unit
+    elif time_format == "TIMESTAMP" and pyarrow.types.is_date32(kind):
+        column, unit = pyarrow.compute.cast(column, pyarrow.date64()), "ms"
+    elif time_format in _EPOCHS and pyarrow.types.is_integer(kind):
+        unit = _EPOCHS[time_format]
+    else:
+        return None
+    if column.null_count:
+        return None
+    whole = column.cast(pyarrow.int64()).to_numpy()
+    ms = whole * 1000 if unit == "s" else whole if unit == "ms" else numpy.floor_divide(whole, int(_PER_MS[unit]))
+    if len(ms) and not (ms.min() >= MIN_MS and ms.max() < MAX_MS):
+        return None
+    return pyarrow.chunked_array([pyarrow.array(ms)])
+
+
+def fingerprint_of(data: pyarrow.Table) -> tuple[int, int]:
+    """Rows and a sum of row hashes: equal for the same rows in any order, and for no other rows but by chance."""
+    import duckdb
+
+    names = [f"c{number}" for number in range(data.num_columns)]
+    hashed = ", ".join(names)
+    with duckdb.connect() as database:
+        database.execute("SET preserve_insertion_order = false")
+        database.register("data", data.rename_columns(names))
+        found = database.execute(f"SELECT count(*), sum(hash({hashed})::HUGEINT) FROM data").fetchone()  # noqa: S608
+    assert found is not None
+    return int(found[0]), int(found[1] or 0)
+
+
+def _opened(job: MergeJob, one: MergeInput) -> pyarrow.parquet.ParquetFile:
+    store = job.tiered if one.tiered else job.write.storage
+    if store is None:
+        raise SourceDataError(f"{one.key} is in tiered storage, which this job was not given")
+    return pyarrow.parquet.ParquetFile(pyarrow.PythonFile(store.open(one.key), mode="r"), pre_buffer=True)
+
+
+def _decoded_bytes(file: pyarrow.parquet.ParquetFile) -> int:
+    footer = file.metadata
+    return sum(footer.row_group(at).total_byte_size for at in range(footer.num_row_groups))
+
+
+def _schema(files: Sequence[pyarrow.parquet.ParquetFile]) -> pyarrow.Schema:
+    """The columns of all inputs, as the newest has them; one that a file lacks is null in its rows."""
+    schemas = [in_utc_schema(file.schema_arrow.remove_metadata()) for file in reversed(files)]
+    if all(schema.equals(schemas[0]) for schema in schemas):
+        return schemas[0]
+    try:
+        return pyarrow.unify_schemas(schemas, promote_options="permissive")
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        raise SourceDataError(f"the segments' schemas cannot be joined: {error}") from error
+
+
+def in_utc_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
+    """``schema`` with every time zone replaced by UTC."""
+    return in_utc(schema.empty_table()).schema
+
+
+def _read(file: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> pyarrow.Table:
+    with file:
+        found = in_utc(file.read(use_threads=False).replace_schema_metadata(None))
+    if found.schema.equals(schema):
+        return found
+    columns = [
+        found.column(one.name).cast(one.type) if one.name in found.column_names else pyarrow.nulls(len(found), one.type)
+        for one in schema
+    ]
+    return pyarrow.table(columns, schema=schema)
+
+
+def _joined(
+    job: MergeJob, data: pyarrow.Table, times: pyarrow.ChunkedArray | None
+) -> tuple[pyarrow.Table, pyarrow.ChunkedArray | None]:
+    """Rows of one key joined to one, where the job asks for it."""
+    if job.deduplicate:
+        keep = pyarrow.array(_last_of_each(data, times, job))
+        return data.take(keep), None if times is None else times.take(keep)
+    if job.rollup:
+        rolled = _rolled_up(data, dict(job.rollup))
+        return rolled, None if job.time_column is None else arrow_times(rolled.column(job.time_column), job.time_format)
+    return data, times
+
+
+def _last_of_each(data: pyarrow.Table, times: pyarrow.ChunkedArray | None, job: MergeJob) -> Any:
+    """Row numbers of the last row of each key, in the order of the sort."""
+    order = row_order(data, times, job.write.sort_columns)
+    keys = data.select(list(job.deduplicate)).take(pyarrow.array(order))
+    ranked = keys.append_column(_ROW, pyarrow.array(numpy.arange(len(order))))
+    last = ranked.group_by(list(job.deduplicate), use_threads=False).aggregate([(_ROW, "max")])
+    return order[numpy.sort(last.column(f"{_ROW}_max").to_numpy())]
+
+
+def _rolled_up(data: pyarrow.Table, how: dict[str, str]) -> pyarrow.Table:
+    keys = [name for name in data.column_names if name not in how]
+    kinds = {name: "sum" if kind == "count" else kind for name, kind in how.items()}
+    grouped = data.group_by(keys, use_threads=False).aggregate(list(kinds.items()))
+    columns = [grouped.column(f"{name}_{kinds[name]}" if name in kinds else name) for name in data.column_names]
+    try:
+        cast = [column.cast(field.type) for column, field in zip(columns, data.schema, strict=True)]
+        return pyarrow.table(cast, schema=data.schema)
+    except pyarrow.ArrowInvalid as error:
+        raise SourceDataError(f"a sum does not fit into its column any more: {error}") from error
+
+
+def _written(
+    job: MergeJob, data: pyarrow.Table, times: pyarrow.ChunkedArray | None, task_attempt: int
+) -> list[StagedSegment]:
+    expected = fingerprint_of(data)
+    found: list[tuple[int, int]] = []
+    with tempfile.TemporaryDirectory(prefix="segments-", dir=local_dir()) as folder:
+        writer = TaskWriter(
+            job.write,
+            Path(folder),
+            0,
+            task_attempt,
+            on_written=lambda path: found.append(_look(path)),
+            threads=_WRITERS,
+        )
+        whole = data if times is None else data.append_column("__segments_time_ms", times)
+        segments = list(writer.write(whole.to_batches()))
+    total = (sum(rows for rows, _ in found), sum(hashes for _, hashes in found))
+    if total != expected:
+        raise MergeMismatchError(
+            f"table {job.write.table!r}, entry {job.write.entry_id}: {expected[0]} rows were to be written and "
+            f"{total[0]} were read back{', with other values' if total[0] == expected[0] else ''}; nothing is published"
+        )
+    return segments
+
+
+def _look(path: Path) -> tuple[int, int]:
+    """What a reader finds in the file."""
+    read = pyarrow.parquet.read_table(path)
+    return fingerprint_of(in_utc(read.replace_schema_metadata(None)))
+
+
+def spark_schema_of(schema: pyarrow.Schema, footer: dict[bytes, bytes] | None) -> str:
+    """Spark's own schema for ``schema``: the newest footer's where its columns are all there are."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    derived = from_arrow_schema(schema).toNullable()
+    written = (footer or {}).get(SPARK_SCHEMA_KEY)
+    if written is None:
+        return str(derived.json())
+    known = StructType.fromJson(json.loads(written)).toNullable()
+    return str((known if known.names == derived.names else derived).json())
