@@ -229,7 +229,7 @@ def on_files(make_world: Callable[..., World], hosts: str) -> Lifecycle:
 
 
 def test_storage_ends_with_exactly_what_is_visible(make_world: Callable[..., World], zk_hosts: str) -> None:
-    run(lambda: on_files(make_world, zk_hosts), 12, 25)
+    run(lambda: on_files(make_world, zk_hosts), 8, 25)
 
 
 @pytest.mark.slow
@@ -273,7 +273,7 @@ def run_on_s3(make_world: Callable[..., World], hosts: str, server: S3Server, ex
         run(machine, examples, steps)
 
 
-@pytest.mark.parametrize("guard", ["lease", "retry", "sweep"])
+@pytest.mark.parametrize("guard", ["lease", pytest.param("retry", marks=pytest.mark.slow), "sweep"])
 def test_the_machine_finds_a_guard_that_is_switched_off(
     make_world: Callable[..., World], zk_hosts: str, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:

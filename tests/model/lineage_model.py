@@ -25,7 +25,8 @@ ORDER = "a reader reads the lineage before the chunks"
 TO_GONE = "revert checks that what it hides is still registered"
 LEASE = "deletion waits for older leases"
 LEASE_FIRST = "a reader takes its lease before it reads the chunks"
-ALL_GUARDS = frozenset({STAGE, SEAL, BORN, MARK, REMOVAL, ORDER, TO_GONE, LEASE, LEASE_FIRST})
+ROOT_AGAIN = "a reader that takes its lease after its snapshot looks at the root again"
+ALL_GUARDS = frozenset({STAGE, SEAL, BORN, MARK, REMOVAL, ORDER, TO_GONE, LEASE, LEASE_FIRST, ROOT_AGAIN})
 
 IN_PROGRESS, COMPLETED, REVERTED = "IN_PROGRESS", "COMPLETED", "REVERTED"
 OPEN, SEALED = "OPEN", "SEALED"
@@ -442,6 +443,28 @@ class Actors:
             yield step("compare", lambda world: (compared(world, read.zxid, seen), None))
             if leased:
                 yield step("open the objects", lambda world: (_opened(world, seen), None))
+
+        return run
+
+    def late_reader(self) -> Callable[..., Actor]:
+        """``with table.snapshot() as taken``: the lease comes after the snapshot. When the root has changed by then,
+        the snapshot is taken again, under the lease."""
+
+        def run(leased: bool = False) -> Actor:
+            read = yield READ_LINEAGE
+            found = yield from _read_chunks()
+            removed_at, version = yield READ_ROOT
+            if removed_at > read.zxid:
+                yield Become(leased)
+            seen = shows(read.entries, frozenset(segment for segment, at in found if at <= read.zxid))
+            yield step("compare", lambda world: (compared(world, read.zxid, seen), None))
+            if not leased:
+                yield step("take a lease", lambda world: (_leased(world, "r"), None))
+                if ROOT_AGAIN in self.on:
+                    _, now = yield READ_ROOT
+                    if now != version:
+                        yield Become(True)
+            yield step("open the objects", lambda world: (_opened(world, seen), None))
 
         return run
 

@@ -127,8 +127,14 @@ def leases(one: Actors) -> tuple[World, dict[str, Actor]]:
     }
 
 
+def late_leases(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """The same with a reader whose lease comes after its snapshot."""
+    world, actors = leases(one)
+    return world, {**actors, "read": one.late_reader()}
+
+
 DEFAULT: list[Scenario] = [
-    push_while_reading, zombie, part, roll_back, two_readers, overtaken, chain, forced, leases,
+    push_while_reading, zombie, part, roll_back, two_readers, overtaken, chain, forced, leases, late_leases,
 ]  # fmt: skip
 LARGE: list[Scenario] = [zombie_while_reading, chain_while_reading, forced_while_reading]
 
@@ -169,8 +175,22 @@ def test_no_interleaving_of_the_large_models_is_bad(scenario: Scenario) -> None:
         (model.TO_GONE, overtaken, model.STALE_VISIBLE),
         (model.LEASE, leases, model.OBJECT_GONE),
         (model.LEASE_FIRST, leases, model.OBJECT_GONE),
+        (model.LEASE, late_leases, model.OBJECT_GONE),
+        (model.ROOT_AGAIN, late_leases, model.OBJECT_GONE),
     ],
-    ids=["stage", "seal", "born", "mark", "removal", "order", "to-gone", "lease", "lease-first"],
+    ids=[
+        "stage",
+        "seal",
+        "born",
+        "mark",
+        "removal",
+        "order",
+        "to-gone",
+        "lease",
+        "lease-first",
+        "late-lease",
+        "root-again",
+    ],
 )
 def test_each_guard_is_needed(guard: str, scenario: Scenario, expected: str) -> None:
     """The revert test of each guard: switched off, the explorer finds a bad history and names what it violates."""
