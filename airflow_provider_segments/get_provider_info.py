@@ -22,6 +22,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             _modules(
                 "operators.build",
+                "operators.compact",
                 "operators.config",
                 "operators.deletion",
                 "operators.replace",

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,13 +31,11 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import AtomicType, LongType, StructType
 
 from airflow_provider_segments.compaction.settings import CompactionSettings
-from airflow_provider_segments.connection import connect
-from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError, SourceDataError
+from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
 from airflow_provider_segments.lineage.stage import StageTicket
 from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.segment import StagedSegment
-from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
-from airflow_provider_segments.spark import planning
+from airflow_provider_segments.spark import application, planning
 from airflow_provider_segments.spark.sources import check_columns, is_cheap
 from airflow_provider_segments.spark.times import chunk_start, quoted, time_ms
 from airflow_provider_segments.spark.writing import WriteJob, decode, task
@@ -287,32 +284,20 @@ def _explained(config: TableConfig, entry_id: str) -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The application for ``spark-submit``. Returns the exit code."""
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("kazoo").setLevel(logging.WARNING)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    spark = SparkSession.builder.appName(f"segments-build {arguments.table}").getOrCreate()
-    spark.conf.set(
-        "spark.sql.session.timeZone", "UTC"
-    )  # also for a source that reads times without a zone as TIMESTAMP
-    try:
-        with connect(arguments.zk_hosts, arguments.storage_uri, arguments.cluster) as store:
-            table = store.table(arguments.table)
-            table.config()
-            build_segments(
-                spark,
-                table,
-                arguments.entry_id,
-                read_source(spark, arguments.input, arguments.format, arguments.options, arguments.schema),
-                stager=arguments.stager,
-                allow_empty=arguments.allow_empty,
-                reject_folder=arguments.reject_folder,
-            )
-    except SegmentsError as error:
-        _LOG.error("%s", "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]))
-        return 1
-    finally:
-        spark.stop()
-    return 0
+
+    def work(spark: SparkSession, table: Table) -> int:
+        build_segments(
+            spark,
+            table,
+            arguments.entry_id,
+            read_source(spark, arguments.input, arguments.format, arguments.options, arguments.schema),
+            stager=arguments.stager,
+            allow_empty=arguments.allow_empty,
+            reject_folder=arguments.reject_folder,
+        )
+        return 0
+
+    return application.run("segments-build", arguments, work)
 
 
 def read_source(
@@ -340,17 +325,9 @@ def read_source(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="build_segments.py",
-        description="Build segments of a table from any Spark source and stage them in a lineage entry.",
-        epilog="Credentials are read from environment variables only: SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY, "
-        "SEGMENTS_S3_SESSION_TOKEN, SEGMENTS_S3_ENDPOINT_URL, SEGMENTS_S3_REGION, SEGMENTS_ZK_USERNAME, "
-        "SEGMENTS_ZK_PASSWORD and, for TLS, SEGMENTS_ZK_USE_SSL with its files.",
+    parser = application.parser(
+        "build_segments.py", "Build segments of a table from any Spark source and stage them in a lineage entry."
     )
-    parser.add_argument("--zk-hosts", "--zookeeper", required=True, help="host:port,host:port/chroot")
-    parser.add_argument("--cluster", default=DEFAULT_CLUSTER)
-    parser.add_argument("--storage-uri", required=True, help="file:///folder or s3://bucket/prefix")
-    parser.add_argument("--table", required=True)
     parser.add_argument("--entry-id", required=True, help="the lineage entry to stage in")
     parser.add_argument("--stager", default="build", help="name of this build where an entry has several")
     parser.add_argument("--input", required=True, help="comma-separated paths, a table name, or a query")

@@ -10,6 +10,8 @@ worker's memory is built anew by Spark's own sort (:mod:`.build`).
 
 from __future__ import annotations
 
+import argparse
+import json
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -20,18 +22,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from airflow_provider_segments.compaction.plan import CompactionGroup, SkippedChunk, make_plan
-from airflow_provider_segments.compaction.settings import CompactionSettings
-from airflow_provider_segments.exceptions import (
-    InvalidConfigError,
-    RefusedError,
-    SegmentsError,
-    StartRefusedError,
-)
+from airflow_provider_segments.compaction.settings import CompactionSettings, Policy
+from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError
 from airflow_provider_segments.lineage.stage import StageTicket
 from airflow_provider_segments.lineage.start import StartedEntry
 from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.model.interval import Granularity, Interval, parse_time
+from airflow_provider_segments.model.period import parse_period
 from airflow_provider_segments.snapshot import Snapshot
+from airflow_provider_segments.spark import application
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.merging import Merged, MergeInput, MergeJob, MergeMismatchError, merge
 from airflow_provider_segments.spark.read import read_files, schema_of
@@ -198,7 +197,7 @@ class _Run:
             return
         try:
             self.table.revert(outcome.entry_id, force=True)
-        except (RefusedError, SegmentsError) as error:
+        except SegmentsError as error:
             _LOG.warning("entry %s could not be reverted: %s", outcome.entry_id, error)
 
     def _merge(self, group: CompactionGroup, ticket: StageTicket) -> Merged:
@@ -280,4 +279,66 @@ def _check_columns(config: TableConfig, settings: CompactionSettings) -> None:
         raise InvalidConfigError(f"table {config.name!r}: the time column cannot be aggregated")
 
 
-__all__ = ["CompactedGroup", "CompactionReport", "StartRefusedError", "compact_table"]
+def main(argv: Sequence[str] | None = None) -> int:
+    """The application for ``spark-submit``. Returns the exit code: 1 when a group was not published."""
+    arguments = _parser().parse_args(argv)
+
+    def work(spark: SparkSession, table: Table) -> int:
+        report = compact_table(
+            spark,
+            table,
+            _settings(table.config(), arguments),
+            identity=arguments.identity,
+            start=arguments.start,
+            end=arguments.end,
+            dry_run=arguments.dry_run,
+            memory_bytes=arguments.memory_bytes,
+            progress=_say,
+        )
+        for group in report.groups if arguments.dry_run else ():
+            _LOG.info("would compact %s: %d segments; %s", group.chunk, group.inputs, group.reason)
+        totals = {**report.as_dict(), "groups": len(report.groups)}
+        _LOG.info("compaction of table %r: %s", table.name, json.dumps(totals))
+        return 1 if report.failed else 0
+
+    return application.run("segments-compact", arguments, work)
+
+
+def _say(group: CompactedGroup) -> None:
+    if group.error:
+        _LOG.error("chunk %s: %s", group.chunk, group.error)
+        return
+    _LOG.info(
+        "chunk %s: %d segments became %d, %d rows, %d bytes, %.1f s (%s)",
+        group.chunk, group.inputs, group.outputs, group.rows_after, group.bytes_after, group.seconds, group.how,
+    )  # fmt: skip
+
+
+def _settings(config: TableConfig, arguments: argparse.Namespace) -> CompactionSettings:
+    given = {
+        "policy": Policy(arguments.policy),
+        "skip_offset_ms": parse_period(arguments.skip_offset),
+        "granularity": None if arguments.granularity is None else Granularity.parse(arguments.granularity),
+        "target_rows": arguments.target_rows,
+        "max_groups": arguments.max_groups,
+        "deduplicate": tuple(arguments.deduplicate.split(",")) if arguments.deduplicate else None,
+        "rollup": tuple(tuple(one.split("=", 1)) for one in arguments.rollup) or None,
+    }
+    return CompactionSettings.of(config, **{name: value for name, value in given.items() if value is not None})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = application.parser("compact_segments.py", "Merge small segments of a table and split large ones.")
+    parser.add_argument("--identity", required=True, help="names the work, so that a retry goes on with it")
+    parser.add_argument("--start", type=parse_time, help="compact from this time on (ISO 8601, UTC)")
+    parser.add_argument("--end", type=parse_time, help="compact what is before this time")
+    parser.add_argument("--policy", choices=[policy.value for policy in Policy], default=Policy.NEWEST_FIRST.value)
+    parser.add_argument("--skip-offset", default="0s", help="leave alone what is this close to the latest segment: 1d")
+    parser.add_argument("--granularity", help="HOUR, DAY, WEEK, MONTH, YEAR or ALL; by default the table's")
+    parser.add_argument("--target-rows", type=int, help="rows of one segment; by default the table's")
+    parser.add_argument("--max-groups", type=int, help="most time chunks of this run")
+    parser.add_argument("--deduplicate", help="key columns, joined by commas: the last row of each key is kept")
+    parser.add_argument("--rollup", action="append", default=[], metavar="COLUMN=sum|count|min|max")
+    parser.add_argument("--memory-bytes", type=int, default=MEMORY_BYTES, help="decoded bytes a worker takes on")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be compacted, and why")
+    return parser

@@ -14,8 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = (
-    "store", "snapshot", "config_store", "lineage", "deletion", "tiering", "compaction", "timeline", "locking", "registry",
-    "storage", "zookeeper", "model",
+    "store", "snapshot", "config_store", "lineage", "deletion", "tiering", "compaction", "timeline", "locking",
+    "registry", "storage", "zookeeper", "model",
 )  # fmt: skip
 
 _IMPORT_ALL = """

@@ -1,0 +1,77 @@
+"""Compaction, as a Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_segments.operators.base import identity_of, truth
+from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class CompactSegmentsOperator(SegmentsJobOperator):
+    """Merge a table's small segments and split large ones with Spark, each time chunk as a replacement of its own.
+
+    Appends go on meanwhile. A chunk that fails is left as it was and fails the task at its end, after all the others
+    were published; a retry takes on what is left. Each chunk can be rolled back like any push::
+
+        CompactSegmentsOperator(task_id="compact", table="events", skip_offset="1d")
+
+    :param policy: ``newest-first`` or ``most-fragmented-first``. (templated)
+    :param skip_offset: Leave alone what is this close to the end of the latest segment, such as ``1d``. (templated)
+    :param granularity: Granularity of the new segments; default: the table's. (templated)
+    :param target_rows: Rows of one new segment; default: the table's. (templated)
+    :param max_groups: Most time chunks of one run; default: all. (templated)
+    :param deduplicate: Key columns, joined by commas: of the rows of one key, the last is kept. (templated)
+    :param dry_run: Log what would be compacted, and why. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *SegmentsJobOperator.template_fields,
+        "policy",
+        "skip_offset",
+        "granularity",
+        "target_rows",
+        "max_groups",
+        "deduplicate",
+        "preview",
+    )
+    app = "compact_segments"
+
+    def __init__(
+        self,
+        *,
+        policy: str = "newest-first",
+        skip_offset: str = "0s",
+        granularity: str | None = None,
+        target_rows: int | str | None = None,
+        max_groups: int | str | None = None,
+        deduplicate: str | None = None,
+        dry_run: bool | str = False,
+        name: str = "segments-compact",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        self.policy = policy
+        self.skip_offset = skip_offset
+        self.granularity = granularity
+        self.target_rows = target_rows
+        self.max_groups = max_groups
+        self.deduplicate = deduplicate
+        self.preview = dry_run  # BaseOperator has a method called dry_run
+
+    def job_arguments(self, context: Context) -> list[str]:
+        """The work's name, which every retry shares, and the settings."""
+        settings = {
+            "--identity": identity_of(context),
+            "--policy": self.policy,
+            "--skip-offset": self.skip_offset,
+            "--granularity": self.granularity or None,
+            "--target-rows": str(self.target_rows) if self.target_rows else None,
+            "--max-groups": str(self.max_groups) if self.max_groups else None,
+            "--deduplicate": self.deduplicate or None,
+        }
+        return [*as_options(settings), *(["--dry-run"] if truth(self.preview, "dry_run") else [])]

@@ -1,0 +1,114 @@
+"""What the operators that submit one of this package's Spark applications share."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from airflow_provider_segments.hooks.segments import SegmentsHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class SegmentsJobOperator(SparkSubmitOperator):
+    """A ``SparkSubmitOperator`` that knows its application, the table and the store; whatever else that takes, such as
+    ``conf`` or ``driver_memory``, can be given too. The job finds the Python and the ``spark-submit`` of the
+    environment this package is installed in. Credentials of the ``segments`` connection reach it through its
+    environment only.
+
+    :param table: Name of the table. (templated)
+    :param segments_conn_id: The ``segments`` connection. (templated)
+    :param conn_id: The Spark connection.
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "table", "segments_conn_id")
+    ui_color = "#f7f3e8"
+    app: ClassVar[str]
+
+    def __init__(self, *, table: str, segments_conn_id: str = SegmentsHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.table = table
+        self.segments_conn_id = segments_conn_id
+
+    def job_arguments(self, context: Context) -> list[str]:
+        """The application's arguments besides those that name the table and the store."""
+        raise NotImplementedError
+
+    def warehouse_of_its_own(self) -> bool:
+        """Whether the job gets a warehouse folder away from the worker's present folder."""
+        return True
+
+    def execute(self, context: Context) -> Any:
+        """Submit the job and wait for its end."""
+        from airflow_provider_segments.spark.environment import spark_environment
+
+        hook = SegmentsHook(self.segments_conn_id)
+        if self._hook is None:
+            self._prepare(hook, context)
+        # Not ``env_vars``: on YARN and Kubernetes the Spark hook would put them, secrets and all, on the command line.
+        with _environment({**spark_environment(), **hook.job_environment()}):
+            return super().execute(context)
+
+    def on_kill(self) -> None:
+        """End the JVM, and the Python driver it started: the driver alone would work on until it needs the JVM."""
+        workers = self._descendants()
+        super().on_kill()
+        for worker in workers:
+            worker.kill()
+
+    def _prepare(self, hook: SegmentsHook, context: Context) -> None:
+        """Fill in what a ``SparkSubmitOperator`` is usually told. Templates are rendered by now."""
+        from airflow_provider_segments.spark.environment import spark_app_path, spark_submit_path
+
+        settings = hook.settings
+        self.application = self.application or str(spark_app_path(self.app))
+        where = {
+            "--zk-hosts": settings.zk_hosts,
+            "--cluster": settings.cluster,
+            "--storage-uri": settings.storage_uri,
+            "--table": self.table,
+        }
+        self.application_args = [*(self.application_args or []), *as_options(where), *self.job_arguments(context)]
+        if self.warehouse_of_its_own():
+            warehouse = str(Path(tempfile.gettempdir()) / "segments-spark-warehouse")
+            self.conf = {"spark.sql.warehouse.dir": warehouse, **(self.conf or {})}
+        if self._spark_binary is None:
+            self._spark_binary = str(spark_submit_path())
+
+    def _descendants(self) -> list[Any]:
+        import psutil  # type: ignore[import-untyped]
+
+        submitted = getattr(self._hook, "_submit_sp", None)
+        if submitted is None or submitted.poll() is not None:
+            return []
+        try:
+            return list(psutil.Process(submitted.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return []
+
+
+def as_options(arguments: Mapping[str, str | None]) -> list[str]:
+    """Command-line options, without those that have no value."""
+    return [part for name, value in arguments.items() if value is not None for part in (name, value)]
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have child processes inherit ``variables`` for a while. A task runs in a process of its own."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

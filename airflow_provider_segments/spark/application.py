@@ -1,0 +1,54 @@
+"""What every application for ``spark-submit`` shares: how the store is named, the session, and how errors end it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from airflow_provider_segments.connection import connect
+from airflow_provider_segments.exceptions import SegmentsError
+from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
+from airflow_provider_segments.store import Table
+
+CREDENTIALS = (
+    "Credentials are read from environment variables only: SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY, "
+    "SEGMENTS_S3_SESSION_TOKEN, SEGMENTS_S3_ENDPOINT_URL, SEGMENTS_S3_REGION, SEGMENTS_ZK_USERNAME, "
+    "SEGMENTS_ZK_PASSWORD and, for TLS, SEGMENTS_ZK_USE_SSL with its files."
+)
+_LOG = logging.getLogger("airflow_provider_segments.spark")
+
+
+def parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """A parser that knows how to name a table of a cluster."""
+    made = argparse.ArgumentParser(prog=prog, description=description, epilog=CREDENTIALS)
+    made.add_argument("--zk-hosts", "--zookeeper", required=True, help="host:port,host:port/chroot")
+    made.add_argument("--cluster", default=DEFAULT_CLUSTER)
+    made.add_argument("--storage-uri", required=True, help="file:///folder or s3://bucket/prefix")
+    made.add_argument("--table", required=True)
+    return made
+
+
+def run(name: str, arguments: argparse.Namespace, work: Callable[[SparkSession, Table], int]) -> int:
+    """Call ``work`` with a session and the table; returns its exit code, or 1 for an error of this package.
+
+    Times without a zone are UTC's, also for a source that reads them as instants.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    spark = SparkSession.builder.appName(f"{name} {arguments.table}").getOrCreate()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        with connect(arguments.zk_hosts, arguments.storage_uri, arguments.cluster) as store:
+            table = store.table(arguments.table)
+            table.config()
+            return work(spark, table)
+    except SegmentsError as error:
+        _LOG.error("%s", "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]))
+        return 1
+    finally:
+        spark.stop()
