@@ -71,6 +71,61 @@ def small_file() -> bytes:
 CONTENT = small_file()
 
 
+def staged_segment(table: str, tag: str, number: int, day: datetime.date) -> StagedSegment:
+    """Our description of one file."""
+    name = f"{table}_{day}_{tag}_{number:06d}"
+    at = int(datetime.datetime.combine(day, datetime.time(12), datetime.UTC).timestamp()) * 1000
+    record = SegmentRecord(name, f"{name}.1.0.parquet", ROWS, len(CONTENT), 1234567890, at, at + number)
+    return StagedSegment(day.isoformat(), record)
+
+
+def add_action(path: str, day: str) -> Any:
+    """delta-rs's description of one file."""
+    from deltalake.transaction import AddAction
+
+    statistics = {"numRecords": ROWS, "minValues": {"n": 0}, "maxValues": {"n": ROWS}, "nullCount": {"n": 0}}
+    return AddAction(path, len(CONTENT), {"day": day}, 1_700_000_000_000, True, json.dumps(statistics))
+
+
+def data_file(uri: str, day: datetime.date) -> Any:
+    """pyiceberg's description of one file."""
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=uri,
+        file_format=FileFormat.PARQUET,
+        partition=Record(day.isoformat()),
+        record_count=ROWS,
+        file_size_in_bytes=len(CONTENT),
+        column_sizes={2: 500},
+        value_counts={2: ROWS},
+        null_value_counts={2: 0},
+        nan_value_counts={},
+        lower_bounds={2: (0).to_bytes(8, "little")},
+        upper_bounds={2: ROWS.to_bytes(8, "little")},
+        split_offsets=[4],
+    )
+    file.spec_id = 0
+    return file
+
+
+def iceberg_table(folder: Path, warehouse: str, properties: dict[str, str]) -> tuple[Any, Any]:
+    """A catalog in ``folder`` whose tables are at ``warehouse``, and an empty table partitioned by day."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.transforms import IdentityTransform
+    from pyiceberg.types import LongType, NestedField, StringType
+
+    catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse, **properties)
+    catalog.create_namespace("bench")
+    schema = Schema(NestedField(1, "day", StringType()), NestedField(2, "n", LongType()))
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "day"))
+    return catalog, catalog.create_table("bench.t", schema, partition_spec=spec)
+
+
 class Segments:
     """Ours: every step is durable in ZooKeeper (fsync on), and ``end`` checks every object's presence and size."""
 
@@ -132,14 +187,12 @@ class Segments:
     def _write(self, prefix: str, tag: str) -> list[StagedSegment]:
         folder = self.root / prefix
         folder.mkdir(parents=True)
-        segments = []
-        for number in range(self.files):
-            day = day_of(number, self.files, self.days)
-            name = f"{self.table.name}_{day}_{tag}_{number:06d}"
-            (folder / f"{name}.1.0.parquet").write_bytes(CONTENT)
-            at = int(datetime.datetime.combine(day, datetime.time(12), datetime.UTC).timestamp()) * 1000
-            record = SegmentRecord(name, f"{name}.1.0.parquet", ROWS, len(CONTENT), 1234567890, at, at + number)
-            segments.append(StagedSegment(day.isoformat(), record))
+        segments = [
+            staged_segment(self.table.name, tag, number, day_of(number, self.files, self.days))
+            for number in range(self.files)
+        ]
+        for segment in segments:
+            (folder / segment.record.file).write_bytes(CONTENT)
         return segments
 
 
@@ -206,16 +259,13 @@ class Delta:
         self.handle.create_write_transaction(actions, "overwrite", self.schema, partition_by=["day"])
 
     def _write(self, push: str) -> list[Any]:
-        from deltalake.transaction import AddAction
-
         actions = []
         for number in range(self.files):
             day = day_of(number, self.files, self.days).isoformat()
             path = f"day={day}/part-{push}-{number:06d}.parquet"
             (self.root / f"day={day}").mkdir(exist_ok=True)
             (self.root / path).write_bytes(CONTENT)
-            statistics = {"numRecords": ROWS, "minValues": {"n": 0}, "maxValues": {"n": ROWS}, "nullCount": {"n": 0}}
-            actions.append(AddAction(path, len(CONTENT), {"day": day}, 1_700_000_000_000, True, json.dumps(statistics)))
+            actions.append(add_action(path, day))
         return actions
 
 
@@ -225,19 +275,9 @@ class Iceberg:
     name = "pyiceberg"
 
     def __init__(self, root: Path, files: int, days: int) -> None:
-        from pyiceberg.catalog.sql import SqlCatalog
-        from pyiceberg.partitioning import PartitionField, PartitionSpec
-        from pyiceberg.schema import Schema
-        from pyiceberg.transforms import IdentityTransform
-        from pyiceberg.types import LongType, NestedField, StringType
-
         self.files, self.days, self.root = files, days, root
         root.mkdir(parents=True)
-        self.catalog = SqlCatalog("bench", uri=f"sqlite:///{root}/catalog.db", warehouse=root.as_uri())
-        self.catalog.create_namespace("bench")
-        schema = Schema(NestedField(1, "day", StringType()), NestedField(2, "n", LongType()))
-        spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "day"))
-        self.table = self.catalog.create_table("bench.t", schema, partition_spec=spec)
+        self.catalog, self.table = iceberg_table(root, root.as_uri(), {})
         self.pushes = [self._write("a"), self._write("b")]
         self._overwrite([], self.pushes[0])
         snapshot = self.table.current_snapshot()
@@ -292,32 +332,13 @@ class Iceberg:
                 overwrite.append_data_file(file)
 
     def _write(self, push: str) -> list[Any]:
-        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-        from pyiceberg.typedef import Record
-
         folder = self.root / "data" / push
         folder.mkdir(parents=True)
         found = []
         for number in range(self.files):
             path = folder / f"{number:06d}.parquet"
             path.write_bytes(CONTENT)
-            file = DataFile.from_args(
-                content=DataFileContent.DATA,
-                file_path=path.as_uri(),
-                file_format=FileFormat.PARQUET,
-                partition=Record(day_of(number, self.files, self.days).isoformat()),
-                record_count=ROWS,
-                file_size_in_bytes=len(CONTENT),
-                column_sizes={2: 500},
-                value_counts={2: ROWS},
-                null_value_counts={2: 0},
-                nan_value_counts={},
-                lower_bounds={2: (0).to_bytes(8, "little")},
-                upper_bounds={2: ROWS.to_bytes(8, "little")},
-                split_offsets=[4],
-            )
-            file.spec_id = 0
-            found.append(file)
+            found.append(data_file(path.as_uri(), day_of(number, self.files, self.days)))
         return found
 
 

@@ -85,19 +85,15 @@ class LedgerDeleter:
         """
         total = DeletionReport()
         until = None if max_seconds is None else self.clock.monotonic() + max_seconds
-        waited: set[str] = set()
+        waiting: set[str] = set()  # batches that wait for somebody: with a short pause they would come back for ever
         while not (why := self._limit(total, until, max_ledgers)):
-            deliveries = self.queue.receive(self.settings.batches_at_once)
-            swept = not deliveries and self._sweep(total)  # sooner, it would find what is queued once more
-            if not deliveries and not swept:
+            deliveries = self.queue.receive(self.settings.batches_at_once, waiting)
+            # Sweeps come last: sooner, one would find what is queued once more.
+            if not deliveries and not self._sweep(total):
                 break
-            moved = self._guarded_round(deliveries, total)
+            waiting |= self._guarded_round(deliveries, total)
             if progress is not None:
                 progress(total)
-            again = {delivery.batch_id for delivery in deliveries}
-            if not moved and not swept and again <= waited and not self._sweep(total):
-                break  # with a short reconsume_later_ms, what waits for a reader would come back for ever
-            waited = set() if moved else waited | again
         backlog = self.queue.backlog()
         total.next_due_ms, total.in_flight, total.stopped = backlog.next_due_ms, backlog.in_flight, why
         return total
@@ -113,7 +109,7 @@ class LedgerDeleter:
         reader = UsageReader(self.session, self.paths, self.clock)
         return Sweeper(self.queue, reader, self.storage, self.clock, self.settings).run(total)
 
-    def _guarded_round(self, deliveries: Sequence[Delivery], total: DeletionReport) -> bool:
+    def _guarded_round(self, deliveries: Sequence[Delivery], total: DeletionReport) -> set[str]:
         """One round. What an error (or a time-out of the task) leaves claimed is given back, for the next drain."""
         try:
             return self._round(deliveries, total)
@@ -122,9 +118,8 @@ class LedgerDeleter:
                 self.queue.release(deliveries)
             raise
 
-    def _round(self, deliveries: Sequence[Delivery], total: DeletionReport) -> bool:
-        """Settle ``deliveries``; whether anything happened to them but waiting."""
-        before = total.deliveries - total.total("waiting")
+    def _round(self, deliveries: Sequence[Delivery], total: DeletionReport) -> set[str]:
+        """Settle ``deliveries``; returns those of which something waits for somebody."""
         works = [work for delivery in deliveries if (work := self._decoded(delivery, total)) is not None]
         for table in {work.batch.table for work in works}:
             self._judge(table, [work for work in works if work.batch.table == table])
@@ -133,7 +128,7 @@ class LedgerDeleter:
         settled = self.queue.settle([(work.delivery, self._settlement(work)) for work in works])
         for work, landed in zip(works, settled, strict=True):
             _account(work, total, landed=landed)
-        return total.deliveries - total.total("waiting") > before
+        return {work.delivery.batch_id for work in works if work.report.total("waiting")}
 
     def _decoded(self, delivery: Delivery, total: DeletionReport) -> _Work | None:
         """The delivery as work. What is not well-formed is acknowledged at once: no retry makes it better."""

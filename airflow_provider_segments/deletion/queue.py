@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -74,8 +74,8 @@ class DeletionQueue(Protocol):
     def send(self, batches: Sequence[DeletionBatch]) -> None:
         """Enqueue all of ``batches`` or raise. Only for a queue that cannot take part in a ZooKeeper transaction."""
 
-    def receive(self, limit: int) -> list[Delivery]:
-        """Up to ``limit`` due batches, each for this consumer alone until it settles them or dies."""
+    def receive(self, limit: int, skip: Collection[str] = ()) -> list[Delivery]:
+        """Up to ``limit`` due batches, each for this consumer alone until it settles them or dies; none of ``skip``."""
 
     def settle(self, settlements: Sequence[tuple[Delivery, Settlement]]) -> list[bool]:
         """Settle deliveries; false for one that was not ours any more (then somebody else will)."""
@@ -183,7 +183,7 @@ class ZooKeeperQueue:
         self.prepare()
         return Create(f"{self._paths.sweeps}/{request.not_before_ms}.{self._clock.new_id()}", ledgers.encode(request))
 
-    def receive(self, limit: int) -> list[Delivery]:
+    def receive(self, limit: int, skip: Collection[str] = ()) -> list[Delivery]:
         """Claim up to ``limit`` batches that are due, wherever they stand; each consumer looks in an order of its
         own."""
         for _ in range(_ATTEMPTS):
@@ -192,7 +192,9 @@ class ZooKeeperQueue:
             due = [
                 batch
                 for batch in listing.batches
-                if batch not in listing.claims and listing.markers.get(batch, (0, 0, ""))[0] <= now
+                if batch not in skip
+                and batch not in listing.claims
+                and listing.markers.get(batch, (0, 0, ""))[0] <= now
             ]
             self._order.shuffle(due)
             claimed = self._claim(due[:limit])

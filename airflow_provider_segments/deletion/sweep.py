@@ -47,19 +47,20 @@ class Sweeper:
     settings: DeletionSettings
 
     def run(self, total: DeletionReport) -> bool:
-        """Work on the requests that are due; whether there were any."""
+        """Work on the requests that are due; whether any is done with. The others are asked for again, later."""
         claimed = self.queue.receive_sweeps(self.settings.batches_at_once)
+        done: list[bool] = []
         for name, payload in claimed:
             try:
                 request = ledgers.decode_sweep(payload, name)
             except (CorruptRecordError, UnicodeDecodeError, RecursionError) as error:
                 _LOG.error("Malformed sweep request acknowledged: %s; it was %r", error, payload[:500])
-                self.queue.settle_sweep(name, [])
+                done.append(self.queue.settle_sweep(name, []))
                 continue
-            self._sweep(name, request, total)
-        return bool(claimed)
+            done.append(self._sweep(name, request, total))
+        return any(done)
 
-    def _sweep(self, name: str, request: SweepRequest, total: DeletionReport) -> None:
+    def _sweep(self, name: str, request: SweepRequest, total: DeletionReport) -> bool:
         later = SweepRequest(
             request.table,
             request.entry_id,
@@ -71,7 +72,7 @@ class Sweeper:
             use = self.reader.read(request.table, {request.entry_id})
             if use.entry_in_progress(request.entry_id):
                 self.queue.settle_sweep(name, [], later)
-                return
+                return False
             for batches, foreign in self._pages(request, use):
                 self.queue.send(batches)
                 total.found += sum(len(batch.ledgers) for batch in batches)
@@ -81,8 +82,10 @@ class Sweeper:
             _LOG.warning("Sweep of entry %s is tried again later: %s", request.entry_id, error)
             total.note({str(error)[:300]: 1})
             self.queue.settle_sweep(name, [], later)
-            return
-        total.swept += self.queue.settle_sweep(name, [])
+            return False
+        settled = self.queue.settle_sweep(name, [])
+        total.swept += settled
+        return settled
 
     def _pages(self, request: SweepRequest, use: TableUse) -> Iterator[tuple[list[DeletionBatch], int]]:
         registered = use.registered.get(request.entry_id, {})

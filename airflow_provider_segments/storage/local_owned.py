@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from airflow_provider_segments.exceptions import CorruptRecordError
@@ -74,9 +73,10 @@ class OwnedDeletion:
 
 
 def _attribute(path: str) -> bytes | None:
-    with suppress(OSError):
+    try:
         return os.getxattr(path, attribute.NAME, follow_symlinks=False)
-    return None
+    except OSError:
+        return None
 
 
 def _kind(mode: int) -> str:

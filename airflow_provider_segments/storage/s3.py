@@ -8,7 +8,8 @@ missing object is a failure (403) and never missing.
 Versioned buckets: a delete leaves a delete marker. Readers and ``head`` see the object gone, a second ``delete_owned``
 says missing, and no further marker is made. Its bytes stay, as a noncurrent version, until the bucket's life-cycle rule
 (``NoncurrentVersionExpiration``) removes them: nothing here ever deletes a version, so what was deleted can be brought
-back by removing its marker.
+back by removing its marker. Only where versioning is suspended does a delete free bytes: those of an object that was
+written without a version.
 """
 
 from __future__ import annotations

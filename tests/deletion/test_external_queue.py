@@ -6,7 +6,7 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -44,8 +44,9 @@ class MemoryQueue:
             self.waiting[f"m{self.sent}"] = (0, ledgers.encode(batch))
         self.after_send()
 
-    def receive(self, limit: int) -> list[Delivery]:
-        due = [name for name, (at, _) in self.waiting.items() if at <= self.now_ms() and name not in self.claimed]
+    def receive(self, limit: int, skip: Collection[str] = ()) -> list[Delivery]:
+        taken = {*self.claimed, *skip}
+        due = [name for name, (at, _) in self.waiting.items() if at <= self.now_ms() and name not in taken]
         self.claimed |= set(due[:limit])
         return [Delivery(name, self.waiting[name][1], None, self.waiting[name][0] > 0) for name in due[:limit]]
 
