@@ -45,12 +45,13 @@ NOTES = """\
 What is timed. raw: local files, unlink in a loop and one fsync of the folder; S3, delete_objects alone, 1,000 keys a
 request, one after the other. segments: "mark" is the clean-up that takes the n replaced segments out of the registry
 and queues a message for each, "drain" is the consumer that takes the messages, asks lineage, registry and leases,
-compares the owner metadata of every object, deletes, syncs and settles; each in a process of its own, through the
-public API, ZooKeeper's writes synced. delta-rs: open the table and vacuum(retention_hours=0) without its dry run; it
-lists the table's folder and looks at no object. pyiceberg: expire_snapshots deletes no files (0.12), so "expire" is
-metadata only, and "+ files" adds the plan of the expired snapshot and its catalog's own delete_files. Making the
-objects is in no timing. Requests are those sent to ZooKeeper, pings apart; several are out at a time. Memory is the
-peak of the process above what it had before, in MiB (Linux, /proc)."""
+compares the owner metadata of every object, deletes (files in 8 threads, where the raw loop has one), syncs and
+settles; each in a process of its own, through the public API, ZooKeeper's writes synced. delta-rs: open the table and
+vacuum(retention_hours=0) without its dry run; it lists the table's folder and looks at no object. pyiceberg:
+expire_snapshots deletes no files (0.12), so "expire" is metadata only, and "+ files" adds the plan of the expired
+snapshot and its catalog's own delete_files. Making the objects is in no timing. Requests are those sent to ZooKeeper,
+pings apart; several are out at a time. Memory is the peak of the process above what it had before, in MiB (Linux,
+/proc)."""
 
 
 @dataclass

@@ -32,7 +32,7 @@ from airflow_provider_segments.zookeeper.session import MAX_REQUEST, request_siz
 _REQUEST = 700_000  # bytes of one marking transaction, with room for what the batches add to the shards
 _SHARDS = 200  # at most in one batch, which names them all
 _REASON = 200  # characters of a reason that messages keep
-_WINDOW = 8
+_WINDOW = 2  # transactions made and sent together: memory is held for as many
 
 _Removal = tuple[Shard, list[SegmentRecord]]
 
@@ -61,10 +61,12 @@ class Marker:
         that lives in both storages gets two messages. Raises :class:`CommitConflictError` when somebody else removed
         some of them meanwhile (read again, mark again), and :class:`OutcomeUnknownError`.
         """
-        removals = [(shard, gone) for shard in found if (gone := [one for one in shard.records if not keep(one)])]
+        marked = 0
+        removals = ((shard, gone) for shard in found if (gone := [one for one in shard.records if not keep(one)]))
         for window in _windows(removals):
             self._commit([one for group in window for one in self._transactions(group, reason, fence)])
-        return sum(len(gone) for _, gone in removals)
+            marked += sum(len(gone) for group in window for _, gone in group)
+        return marked
 
     def sweep_op(self, entry_id: str, *, reason: str, not_before_ms: int = 0) -> list[Op]:
         """The operation that asks for a look under an entry's prefix, for the transaction that makes it legal.
@@ -128,7 +130,7 @@ class Marker:
                 raise outcome
 
 
-def _windows(removals: Sequence[_Removal]) -> Iterator[list[list[_Removal]]]:
+def _windows(removals: Iterable[_Removal]) -> Iterator[list[list[_Removal]]]:
     """Groups of one generation that each make a transaction, some at a time."""
     window: list[list[_Removal]] = []
     for group in _groups(removals):
@@ -140,7 +142,7 @@ def _windows(removals: Sequence[_Removal]) -> Iterator[list[list[_Removal]]]:
         yield window
 
 
-def _groups(removals: Sequence[_Removal]) -> Iterator[list[_Removal]]:
+def _groups(removals: Iterable[_Removal]) -> Iterator[list[_Removal]]:
     group: list[_Removal] = []
     size = count = 0
     for shard, gone in removals:

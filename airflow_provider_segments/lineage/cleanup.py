@@ -13,7 +13,7 @@ reverts an entry on its guard lets nothing be registered any more, so what is no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from airflow_provider_segments.lineage.context import Context
@@ -85,7 +85,7 @@ def plan(context: Context) -> Plan:
     config, now_ms = context.config(), context.clock.now_ms()
     lineage = context.records.read().lineage
     look = needs_look(lineage, config, now_ms)
-    shards = context.registry.read(wanted_shards(lineage, look)).shards if look else ()
+    shards = context.registry.stream(wanted_shards(lineage, look)) if look else ()
     decisions = tuple(decide(lineage, hidden_by(lineage, look, shards), config, now_ms))
     return Plan(decisions, outcome(lineage, decisions, now_ms))
 
@@ -223,7 +223,7 @@ def _drop(context: Context, entry_id: str, state: EntryState) -> bool:
     guard = context.records.guard(entry_id)
     if guard is not None and guard.guard.state.value != state.value:
         return False
-    found = context.registry.read(wanted_shards(stored.lineage, [entry])).shards
+    found = context.registry.stream(wanted_shards(stored.lineage, [entry]))
     if hidden_by(stored.lineage, [entry], found):
         return False
     ops = [context.records.write(stored, stored.lineage.without(entry_id))]
@@ -236,18 +236,24 @@ def _drop(context: Context, entry_id: str, state: EntryState) -> bool:
     return True
 
 
-def _mark(
-    context: Context, found: tuple[Shard, ...], unwanted: Callable[[SegmentRecord], bool], *, reason: str
-) -> Freed:
-    freed = Freed.of(record for shard in found for record in shard.records if unwanted(record))
-    context.marker.mark(found, lambda record: not unwanted(record), reason=reason)
+def _mark(context: Context, found: Iterable[Shard], unwanted: Callable[[SegmentRecord], bool], *, reason: str) -> Freed:
+    freed = Freed()
+
+    def keep(record: SegmentRecord) -> bool:
+        nonlocal freed
+        if not unwanted(record):
+            return True
+        freed += Freed.of([record])
+        return False
+
+    context.marker.mark(found, keep, reason=reason)
     return freed
 
 
-def _replaced_in(context: Context, lineage: Lineage, entry_id: str) -> tuple[Shard, ...]:
+def _replaced_in(context: Context, lineage: Lineage, entry_id: str) -> Iterator[Shard]:
     """The shards that can hold what an entry replaced. A push still in progress may have staged the same name: that one
     was never visible, and is for that push's own end to decide."""
-    return context.registry.read(lambda name: name.entry_id != entry_id and is_settled(lineage, name.entry_id)).shards
+    return context.registry.stream(lambda name: name.entry_id != entry_id and is_settled(lineage, name.entry_id))
 
 
 def _root_op(context: Context, guard: StoredGuard | None, root: StoredRoot) -> Op:

@@ -124,17 +124,20 @@ def hidden_by(lineage: Lineage, entries: Collection[LineageEntry], shards: Itera
     for entry in entries:
         for name in entry.segments_from if entry.state is EntryState.COMPLETED else ():
             replaced.setdefault(name, []).append(entry.entry_id)
-    found: dict[str, list[SegmentRecord]] = {}
+    found: dict[str, Freed] = {}
     for shard in shards:
         owner = shard.name.entry_id
         if owner in unwanted:
-            found.setdefault(owner, []).extend(shard.records)
+            found[owner] = found.get(owner, Freed()) + Freed.of(shard.records)
         elif replaced and is_settled(lineage, owner):
+            by_entry: dict[str, list[SegmentRecord]] = {}
             for record in shard.records:
                 for entry_id in replaced.get(record.name, ()):
-                    if entry_id != owner:
-                        found.setdefault(entry_id, []).append(record)
-    return {entry_id: Freed.of(records) for entry_id, records in found.items()}
+                    by_entry.setdefault(entry_id, []).append(record)
+            for entry_id, records in by_entry.items():
+                if entry_id != owner:
+                    found[entry_id] = found.get(entry_id, Freed()) + Freed.of(records)
+    return found
 
 
 def decide(lineage: Lineage, hidden: Mapping[str, Freed], config: TableConfig, now_ms: int) -> list[Decision]:

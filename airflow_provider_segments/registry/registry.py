@@ -6,7 +6,7 @@ znode ``SEGMENTS/<table>`` remembers removals, for readers: see :class:`Root`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,6 +21,7 @@ from airflow_provider_segments.zookeeper import Check, CommitConflictError, Crea
 from airflow_provider_segments.zookeeper.session import MAX_REQUEST, request_size
 
 _FORMAT = 1
+_STREAMED = 64  # shards held at once by who goes through all of them
 _GUARD_ROOM = 40_000  # bytes of a request kept for a guard with many stagers
 
 
@@ -72,9 +73,20 @@ class Registry:
         Raises :class:`TableNotFoundError` and :class:`CorruptRecordError`.
         """
         names = [name for name in self.shard_names(interval) if wanted(name)]
+        return RegistryRead(tuple(self._read(names)), self.root())
+
+    def stream(self, wanted: Callable[[ShardName], bool]) -> Iterator[Shard]:
+        """Shards ``wanted``, read some at a time: for who goes through a whole table and keeps nothing of it.
+
+        Without the root, and over a while: for decisions that are checked again where they are written.
+        """
+        names = [name for name in self.shard_names() if wanted(name)]
+        for start in range(0, len(names), _STREAMED):
+            yield from self._read(names[start : start + _STREAMED])
+
+    def _read(self, names: Sequence[ShardName]) -> list[Shard]:
         nodes = self._session.get_many([name.path for name in names])
-        found = [shards.decode(name, node.data, node.version) for name, node in zip(names, nodes, strict=True) if node]
-        return RegistryRead(tuple(found), self.root())
+        return [shards.decode(name, node.data, node.version) for name, node in zip(names, nodes, strict=True) if node]
 
     def shard_names(self, interval: Interval | None = None) -> list[ShardName]:
         """All shards of the chunks that overlap ``interval``, from two round trips of names."""
@@ -98,8 +110,7 @@ class Registry:
     def shards_of(self, entry_ids: Collection[str]) -> list[Shard]:
         """The shards of some entries. Without the root: for who asks what is registered, not what is visible."""
         names = [name for name in self.shard_names() if name.entry_id in entry_ids]
-        nodes = self._session.get_many([name.path for name in names])
-        return [shards.decode(name, node.data, node.version) for name, node in zip(names, nodes, strict=True) if node]
+        return self._read(names)
 
     def shards_named(self, names: Sequence[ShardName]) -> list[Shard]:
         """Those of the shards that are there. Without the root, as :meth:`shards_of`."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from airflow_provider_segments.exceptions import CorruptRecordError
 from airflow_provider_segments.storage import attribute, folders, sidecar
 from airflow_provider_segments.storage.base import OwnedOutcome, decode_owner, foreign_owner
+
+_THREADS = 8
+_SIDE_BY_SIDE = 64  # files from which on threads are worth their start
 
 
 @dataclass(slots=True)
@@ -23,9 +27,27 @@ class OwnedDeletion:
     def run(self, at: int, expected: Mapping[str, str]) -> None:
         """Delete from the folder ``at`` the files that are described as ``expected`` says, by name.
 
-        ``/proc/self/fd`` leads to the very folder that is open, and its last step is not followed where it is a link.
-        The short way only ever confirms: what it cannot read, for whatever reason, is looked at with care.
+        Many files are dealt with by several threads: an unlink waits for the disk more than it works.
         """
+        if len(expected) < _SIDE_BY_SIDE:
+            self._one_after_the_other(at, expected)
+            return
+        names = list(expected)
+        shares = [OwnedDeletion() for _ in range(_THREADS)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            working = [
+                pool.submit(share._one_after_the_other, at, {name: expected[name] for name in names[number::_THREADS]})
+                for number, share in enumerate(shares)
+            ]
+        for share, one in zip(shares, working, strict=True):
+            one.result()
+            self.missing += share.missing
+            self.foreign |= share.foreign
+            self.failed |= share.failed
+
+    def _one_after_the_other(self, at: int, expected: Mapping[str, str]) -> None:
+        """``/proc/self/fd`` leads to the very folder that is open, and its last step is not followed where it is a
+        link. The short way only ever confirms: what it cannot read, for whatever reason, is looked at with care."""
         place = f"/proc/self/fd/{at}/"
         for name, text in expected.items():
             try:
