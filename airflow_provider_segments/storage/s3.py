@@ -77,7 +77,8 @@ class S3Store:
     """Objects below ``prefix`` of ``bucket``. Without keys, boto3's standard chain finds the credentials.
 
     Instances may be shared by threads and pickled for Spark executors; the client is made anew after that. Secrets are
-    kept out of ``repr`` and of messages. Raises :class:`InvalidConfigError` for half a pair of keys, and for a bucket
+    kept out of ``repr`` and of messages. A server that does not answer within ``reply_seconds`` is asked again, up to
+    five times in all. Raises :class:`InvalidConfigError` for half a pair of keys, and for a bucket
     or an endpoint that cannot be one.
     """
 
@@ -91,6 +92,7 @@ class S3Store:
         secret_key: str | None = None,
         session_token: str | None = None,
         region: str | None = None,
+        reply_seconds: float = 60.0,
         new_id: Callable[[], str] = random_id,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.time,
@@ -112,6 +114,7 @@ class S3Store:
             "aws_session_token": session_token or None,
             "region_name": region or None,
         }
+        self._reply_seconds = reply_seconds
         self._new_id = new_id
         self._sleep = sleep
         self._now = now
@@ -345,7 +348,7 @@ class S3Store:
             tls = ssl.create_default_context(cafile=ca_bundle or get_cert_path(True))
         region = client.meta.region_name
         signer = Signer(*credentials, "us-east-1" if region in (None, "aws-global") else region)
-        return Heads(base, signer, f"x-amz-meta-{_OWNER}", tls, self._now)
+        return Heads(base, signer, f"x-amz-meta-{_OWNER}", tls, self._now, self._reply_seconds)
 
     def _credentials(self) -> tuple[str, str, str | None] | None:
         given = self._options
@@ -396,7 +399,7 @@ class S3Store:
 
         config = Config(
             connect_timeout=10,
-            read_timeout=60,
+            read_timeout=self._reply_seconds,
             max_pool_connections=CONNECTIONS,
             retries={"mode": "standard", "total_max_attempts": 5},
             s3={"addressing_style": "path"} if self._options["endpoint_url"] else {},

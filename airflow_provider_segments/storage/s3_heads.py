@@ -29,7 +29,6 @@ CONNECTIONS = 32
 _NO_BODY = hashlib.sha256(b"").hexdigest()
 _LONGEST_REPLY = 1 << 16
 _CONNECT_SECONDS = 10.0
-_REPLY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Heads:
     """HEAD requests to the keys below ``base``, the bucket's address as boto3 spells it, with a ``/`` at its end.
 
     ``header`` is the name, in lower case, of the one that holds the owner metadata; ``tls`` is for ``https``, and
-    ``now`` the time in seconds since 1970, for the signatures.
+    ``now`` the time in seconds since 1970, for the signatures. An answer may take ``reply_seconds``.
     """
 
     base: str
@@ -71,6 +70,7 @@ class Heads:
     header: str
     tls: ssl.SSLContext | None
     now: Callable[[], float]
+    reply_seconds: float = 60.0
 
     def confirmed(self, expected: Mapping[str, str]) -> Iterator[str]:
         """Those keys of ``expected`` whose objects say of themselves exactly what is expected, as answers come in.
@@ -152,7 +152,7 @@ class _Connection:
         plain = socket.create_connection(self._where, _CONNECT_SECONDS)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.settimeout(_REPLY_SECONDS)
+            plain.settimeout(self._heads.reply_seconds)
             return (
                 plain if self._heads.tls is None else self._heads.tls.wrap_socket(plain, server_hostname=self._where[0])
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,10 @@ LATER = 600_001
 """Just longer than ``reconsume_later_ms``, in milliseconds."""
 
 
+CONTENT = b"0123456789"
+CRC = zlib.crc32(CONTENT)
+
+
 @dataclass
 class World:
     """A cluster, its clock, and what tests do with both."""
@@ -60,11 +65,11 @@ class World:
             self.put(table.storage, ticket.prefix + file, owner_metadata(table.name, name, ticket.generation))
             at = JANUARY_1 + (number % len(DAYS)) * DAY_MS
             size = self.body.stat().st_size
-            staged.append(StagedSegment(DAYS[number % len(DAYS)], SegmentRecord(name, file, 1, size, 7, at, at + 1)))
+            staged.append(StagedSegment(DAYS[number % len(DAYS)], SegmentRecord(name, file, 1, size, CRC, at, at + 1)))
         return staged
 
     def put(self, storage: ObjectStore, key: str, owner: Mapping[str, str], *, overwrite: bool = False) -> None:
-        self.body.write_bytes(b"0123456789")
+        self.body.write_bytes(CONTENT)
         storage.put_file(self.body, key, owner=owner, overwrite=overwrite)
 
     def push(
@@ -256,6 +261,9 @@ class World:
                 entry_id = key.split("/")[1]
                 entry = lineage.get(entry_id)
                 announced = entry is not None and (entry.state is EntryState.IN_PROGRESS or not strict)
+                announced |= bool(at) and key.split("/")[2] in self.store.session.children(
+                    self.store.paths.offloads(table.name)
+                )
                 assert announced or entry_id in swept or key in foreign, f"I2: nobody knows of {at}{key}"
 
 

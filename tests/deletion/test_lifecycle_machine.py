@@ -22,17 +22,16 @@ from airflow_provider_segments.deletion.usage import Judge, Verdict
 from airflow_provider_segments.exceptions import SegmentsError
 from airflow_provider_segments.model.ledger import ledger_prefix
 from airflow_provider_segments.snapshot import Snapshot
-from airflow_provider_segments.storage import open_store
 from airflow_provider_segments.storage.embedded import S3Server
+from airflow_provider_segments.storage.s3 import S3Store
 from tests.deletion.support import LATER, FaultyStore, World, check_equation
-from tests.support.http_faults import CUT, LOSE_REPLY, PASS, FaultyProxy
+from tests.support.http_faults import CUT, HANG, LOSE_REPLY, PASS, FaultyProxy
 from tests.support.sessions import LossySession
 from tests.support.sessions import settings as zk_settings
 from tests.support.tables import HOUR_MS
 
 LOSSES = st.lists(st.sampled_from(["", "", "", "before", "after"]), max_size=4)
 FAULTS = st.lists(st.sampled_from(["", "", "", "fault"]), max_size=6)
-_UUIDS = (f"00000000-0000-4000-8000-{number:012}" for number in itertools.count(1))
 
 
 class Lifecycle(RuleBasedStateMachine):
@@ -133,15 +132,10 @@ class Lifecycle(RuleBasedStateMachine):
         self.read(entered)
         self.attempt(losses, [], lambda: taken.__exit__(None, None, None))
 
-    @precondition(lambda self: self.sure.store.tiered is not None)
-    @rule(data=st.data())
-    def offload(self, data: st.DataObject) -> None:
-        """A visible segment gets a second ledger."""
-        names = [
-            record.name for _, records in self.table.snapshot().blocks for record in records if record.offload is None
-        ]
-        if names:
-            self.sure.offload(self.table, {data.draw(st.sampled_from(sorted(names)))}, next(_UUIDS))
+    @rule(lag=st.sampled_from([0, HOUR_MS]), most=st.sampled_from([1, None]), losses=LOSSES, faults=FAULTS)
+    def offload(self, lag: int, most: int | None, losses: list[str], faults: list[str]) -> None:
+        """Segments get a second ledger, and earlier ones lose their first."""
+        self.attempt(losses, faults, lambda: self.lossy.offload(older_than_ms=0, primary_lag_ms=lag, max_segments=most))
 
     @rule(limit=st.sampled_from([1, 3, None]), later=st.booleans(), losses=LOSSES, faults=FAULTS)
     def consume(self, limit: int | None, later: bool, losses: list[str], faults: list[str]) -> None:
@@ -169,8 +163,10 @@ class Lifecycle(RuleBasedStateMachine):
         check_equation(self.report)
 
     def read(self, taken: Snapshot) -> None:
-        for key in taken.files:
-            assert self.sure.store.storage.head(key) is not None, f"{key} went under a reader"
+        for segment in taken.segments:
+            store = self.sure.store.storage if segment.tiered is None else self.sure.store.tiered
+            assert store is not None
+            assert store.head(segment.key) is not None, f"{segment.key} went under a reader"
 
     def teardown(self) -> None:
         """Everybody leaves, everything is cleaned, everything that is due is delivered."""
@@ -187,6 +183,7 @@ class Lifecycle(RuleBasedStateMachine):
         queue = self.sure.store.queue
         for _ in range(8):
             self.sure.hand.advance(26 * HOUR_MS)
+            self.table.offload(older_than_ms=100 * 365 * 24 * HOUR_MS, primary_lag_ms=0)  # what was begun is finished
             self.table.cleanup()
             self.sure.drain_all()
             for name, _ in list(queue.dead_letters()):
@@ -196,15 +193,15 @@ class Lifecycle(RuleBasedStateMachine):
         visible = self.table.snapshot()
         assert not self.table.lineage().entries and not queue.backlog().in_flight and not queue.backlog().dead
         assert {record.name for shard in self.sure.shards(self.table) for record in shard.records} == set(visible.names)
-        assert self.sure.stored() == set(visible.files)
-        if self.sure.store.tiered is not None:
-            tiered = {
-                ledger_prefix("t", shard.name.entry_id, record.offload) + record.file
-                for shard, records in visible.blocks
-                for record in records
-                if record.offload is not None
-            }
-            assert {one.key for one in self.sure.store.tiered.list("t/")} == tiered
+        here, there = set(), set()
+        for shard, records in visible.blocks:
+            for record in records:
+                for place in record.stores():
+                    key = ledger_prefix("t", shard.name.entry_id, place) + record.file
+                    (here if place is None else there).add(key)
+        assert self.sure.stored() == here
+        assert self.sure.store.tiered is not None
+        assert {one.key for one in self.sure.store.tiered.list("t/")} == there
 
 
 def run(machine: Callable[[], Lifecycle], examples: int, steps: int, **how: Any) -> None:
@@ -239,7 +236,7 @@ def test_storage_ends_with_exactly_what_is_visible_after_long_lives(
     run(lambda: on_files(make_world, zk_hosts), 150, 50)
 
 
-HTTP_FAULTS = (403, 500, 503, CUT, LOSE_REPLY)
+HTTP_FAULTS = (403, 500, 503, CUT, LOSE_REPLY, HANG)
 
 
 def test_storage_ends_with_exactly_what_is_visible_on_s3_over_a_bad_network(
@@ -266,9 +263,10 @@ def run_on_s3(make_world: Callable[..., World], hosts: str, server: S3Server, ex
     with FaultyProxy(server.endpoint_url, decide) as proxy:
 
         def machine() -> Lifecycle:
-            world = make_world("s3", max_lease_age_ms=0, max_retry_delete_count=2, batches_at_once=2)
+            world = make_world("s3", tiered=True, max_lease_age_ms=0, max_retry_delete_count=2, batches_at_once=2)
             options = {**server.options, "endpoint_url": proxy.url}
-            return Lifecycle(world, hosts, faults, open_store(world.store.storage.uri, **options))
+            prefix = world.store.storage.uri.removeprefix("s3://deletion/")
+            return Lifecycle(world, hosts, faults, S3Store("deletion", prefix, reply_seconds=0.5, **options))
 
         run(machine, examples, steps)
 

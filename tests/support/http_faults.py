@@ -10,14 +10,15 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-PASS, CUT, LOSE_REPLY, CUT_BODY = "pass", "cut", "lose-reply", "cut-body"
+PASS, CUT, LOSE_REPLY, CUT_BODY, HANG = "pass", "cut", "lose-reply", "cut-body", "hang"
 
 
 class FaultyProxy:
     """Stands before ``target``. ``decide(method, path, count)`` says what becomes of the ``count``-th request.
 
     ``PASS``, ``CUT`` (not forwarded), ``LOSE_REPLY`` (forwarded, the answer never arrives), ``CUT_BODY`` (the answer
-    breaks off half-way), or an HTTP status to answer with.
+    breaks off half-way), ``HANG`` (not forwarded, no answer until the client gives up), or an HTTP status to answer
+    with.
     """
 
     def __init__(self, target: str, decide: Callable[[str, str, int], str | int]) -> None:
@@ -67,7 +68,9 @@ class FaultyProxy:
                 if isinstance(fault, int):
                     self._answer(fault, [], b"")
                     return
-                if fault == CUT:
+                if fault == HANG:
+                    self.rfile.read(1)  # until the client closes
+                if fault in (CUT, HANG):
                     self.close_connection = True
                     return
                 reply = proxy.forward(self.command, self.path, dict(self.headers.items()), body)
