@@ -113,6 +113,26 @@ class SegmentStore:
         """A consumer of the deletion queue: see :class:`.deletion.delete.LedgerDeleter`."""
         return LedgerDeleter(self.session, self.paths, self.clock, self.queue, self.storage, self.tiered, self.deletion)
 
+    def like(
+        self,
+        *,
+        session: ZooKeeperSession | None = None,
+        storage: ObjectStore | None = None,
+        deletion: DeletionSettings | None = None,
+        clock: Clock | None = None,
+        retry: Retry | None = None,
+    ) -> SegmentStore:
+        """The same cluster, with what is given in the place of this store's own."""
+        return SegmentStore(
+            session or self.session,
+            self.paths.cluster,
+            storage or self.storage,
+            tiered=self.tiered,
+            deletion=deletion or self.deletion,
+            clock=clock or self.clock,
+            retry=retry or self.retry,
+        )
+
     def close(self) -> None:
         """End the ZooKeeper session."""
         self.session.close()
@@ -330,13 +350,4 @@ class Table:
 
 def with_clock(store: SegmentStore, **changes: Any) -> SegmentStore:
     """The same store and session under another clock: for tests, and for a clean-up at a given time."""
-    clock = replace(store.clock, **changes)
-    return SegmentStore(
-        store.session,
-        store.paths.cluster,
-        store.storage,
-        tiered=store.tiered,
-        deletion=store.deletion,
-        clock=clock,
-        retry=store.retry,
-    )
+    return store.like(clock=replace(store.clock, **changes))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk import PokeReturnValue
 
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.sensors.base import SegmentsSensor
 from airflow_provider_segments.triggers.deletion import DeletionBacklogTrigger, judge, read_backlog
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class DeletionBacklogSensor(BaseSensorOperator):
+class DeletionBacklogSensor(SegmentsSensor):
     """Wait until few enough deletion messages are in flight, of all tables of the cluster.
 
     Returns the backlog. With ``deferrable`` it looks once and then waits in the triggerer::
@@ -24,47 +24,25 @@ class DeletionBacklogSensor(BaseSensorOperator):
 
     :param max_in_flight: Most messages that may still be delivered (pending and retry); ``None``: any. (templated)
     :param max_dead: Most dead letters; ``None``: any. (templated)
-    :param poll_interval: When deferred, seconds between two looks.
     """
 
     template_fields: Sequence[str] = ("max_in_flight", "max_dead", "segments_conn_id")
-    ui_color = "#e8f0f7"
 
     def __init__(
-        self,
-        *,
-        max_in_flight: int | str | None = 0,
-        max_dead: int | str | None = None,
-        segments_conn_id: str = SegmentsHook.default_conn_name,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poll_interval: float = 30.0,
-        **kwargs: Any,
+        self, *, max_in_flight: int | str | None = 0, max_dead: int | str | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{"poll_interval": 30.0, **kwargs})
         self.max_in_flight = max_in_flight
         self.max_dead = max_dead
-        self.segments_conn_id = segments_conn_id
-        self.deferrable = deferrable
-        self.poll_interval = poll_interval
 
-    def execute(self, context: Context) -> Any:
-        """Look once; then defer, or poke as sensors do."""
-        if not self.deferrable:
-            return super().execute(context)
-        found = self.poke(context)
-        if isinstance(found, PokeReturnValue):
-            return found.xcom_value
-        self.defer(
-            trigger=DeletionBacklogTrigger(
-                max_in_flight=_limit("max_in_flight", self.max_in_flight),
-                max_dead=_limit("max_dead", self.max_dead),
-                segments_conn_id=self.segments_conn_id,
-                poll_interval=self.poll_interval,
-            ),
-            method_name="execute_complete",
-            timeout=timedelta(seconds=float(self.timeout)),
+    def trigger(self) -> DeletionBacklogTrigger:
+        """Waits for the same limits."""
+        return DeletionBacklogTrigger(
+            max_in_flight=_limit("max_in_flight", self.max_in_flight),
+            max_dead=_limit("max_dead", self.max_dead),
+            segments_conn_id=self.segments_conn_id,
+            poll_interval=self.poll_interval,
         )
-        return None
 
     def poke(self, context: Context) -> bool | PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look at the backlog once."""

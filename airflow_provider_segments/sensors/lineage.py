@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk import PokeReturnValue
 
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.sensors.base import SegmentsSensor
 from airflow_provider_segments.triggers.lineage import IMPOSSIBLE, STATES, LineageStateTrigger, judge, read_entry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class LineageStateSensor(BaseSensorOperator):
+class LineageStateSensor(SegmentsSensor):
     """Wait until a lineage entry is in one of ``states``; fail as soon as it cannot get there any more.
 
     Returns the state. With ``deferrable`` it looks once and then waits in the triggerer, on a ZooKeeper watch::
@@ -30,50 +30,25 @@ class LineageStateSensor(BaseSensorOperator):
     :param table: Name of the table. (templated)
     :param entry_id: The entry, as ``start`` returned it. (templated)
     :param states: States to wait for: IN_PROGRESS, COMPLETED, REVERTED. (templated)
-    :param poll_interval: When deferred, the longest time in seconds between two looks.
     """
 
     template_fields: Sequence[str] = ("table", "entry_id", "states", "segments_conn_id")
-    ui_color = "#e8f0f7"
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        entry_id: str,
-        states: Sequence[str] = ("COMPLETED",),
-        segments_conn_id: str = SegmentsHook.default_conn_name,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poll_interval: float = 60.0,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, table: str, entry_id: str, states: Sequence[str] = ("COMPLETED",), **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.table = table
         self.entry_id = entry_id
         self.states = states
-        self.segments_conn_id = segments_conn_id
-        self.deferrable = deferrable
-        self.poll_interval = poll_interval
 
-    def execute(self, context: Context) -> Any:
-        """Look once; then defer, or poke as sensors do."""
-        if not self.deferrable:
-            return super().execute(context)
-        found = self.poke(context)
-        if isinstance(found, PokeReturnValue):
-            return found.xcom_value
-        self.defer(
-            trigger=LineageStateTrigger(
-                table=self.table,
-                entry_id=self.entry_id,
-                states=self._wanted(),
-                segments_conn_id=self.segments_conn_id,
-                poll_interval=self.poll_interval,
-            ),
-            method_name="execute_complete",
-            timeout=timedelta(seconds=float(self.timeout)),
+    def trigger(self) -> LineageStateTrigger:
+        """Waits for the same entry."""
+        return LineageStateTrigger(
+            table=self.table,
+            entry_id=self.entry_id,
+            states=self._wanted(),
+            segments_conn_id=self.segments_conn_id,
+            poll_interval=self.poll_interval,
         )
-        return None
 
     def poke(self, context: Context) -> bool | PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look at the lineage once."""

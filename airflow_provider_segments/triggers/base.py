@@ -6,7 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_segments.hooks.segments import SegmentsHook
 
 if TYPE_CHECKING:
     from airflow_provider_segments.hooks.settings import SegmentsConnection
@@ -15,6 +19,35 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
+
+
+class SegmentsTrigger(BaseTrigger):
+    """Base of the triggers. Each holds one ZooKeeper session while it waits."""
+
+    def __init__(self, *, segments_conn_id: str = SegmentsHook.default_conn_name, poll_interval: float = 60.0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.segments_conn_id = segments_conn_id
+        self.poll_interval = poll_interval
+
+    def arguments(self) -> dict[str, Any]:
+        """What makes this trigger again, besides what the base has."""
+        raise NotImplementedError
+
+    async def wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, Any]:
+        """Wait, and return the event."""
+        raise NotImplementedError
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class and arguments. No secret among them: the triggerer looks the connection up itself."""
+        arguments = {"segments_conn_id": self.segments_conn_id, "poll_interval": self.poll_interval}
+        return f"{type(self).__module__}.{type(self).__qualname__}", {**self.arguments(), **arguments}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event. The session is closed before: whoever takes the event may never ask for another."""
+        settings = await SegmentsHook(self.segments_conn_id).asettings()
+        async with open_session(settings, self.poll_interval) as session:
+            found = await self.wait(session, settings.cluster)
+        yield TriggerEvent(found)  # type: ignore[no-untyped-call]
 
 
 @asynccontextmanager

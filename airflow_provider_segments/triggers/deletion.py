@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
-from airflow_provider_segments.hooks.segments import SegmentsHook
-from airflow_provider_segments.triggers.base import open_session, patiently
+from airflow_provider_segments.triggers.base import SegmentsTrigger, patiently
 
 if TYPE_CHECKING:
     from airflow_provider_segments.deletion.queue import Backlog
@@ -40,47 +36,24 @@ def judge(backlog: Backlog, max_in_flight: int | None, max_dead: int | None) -> 
     }
 
 
-class DeletionBacklogTrigger(BaseTrigger):
+class DeletionBacklogTrigger(SegmentsTrigger):
     """Fires when no more than ``max_in_flight`` messages are in flight, and no more than ``max_dead`` are dead letters.
 
     ``None`` asks for nothing. Holds one ZooKeeper session while it waits and looks every ``poll_interval`` seconds, in
     a thread. ZooKeeper being away is waited out.
     """
 
-    def __init__(
-        self,
-        *,
-        max_in_flight: int | None = 0,
-        max_dead: int | None = None,
-        segments_conn_id: str = SegmentsHook.default_conn_name,
-        poll_interval: float = 30.0,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self, *, max_in_flight: int | None = 0, max_dead: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.max_in_flight = max_in_flight
         self.max_dead = max_dead
-        self.segments_conn_id = segments_conn_id
-        self.poll_interval = poll_interval
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class and arguments. No secret among them: the triggerer looks the connection up itself."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "max_in_flight": self.max_in_flight,
-                "max_dead": self.max_dead,
-                "segments_conn_id": self.segments_conn_id,
-                "poll_interval": self.poll_interval,
-            },
-        )
+    def arguments(self) -> dict[str, Any]:
+        """The limits."""
+        return {"max_in_flight": self.max_in_flight, "max_dead": self.max_dead}
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event, the backlog. The session is closed before."""
-        settings = await SegmentsHook(self.segments_conn_id).asettings()
-        async with open_session(settings, self.poll_interval) as session:
-            found = await self._wait(session, settings.cluster)
-        yield TriggerEvent(found)  # type: ignore[no-untyped-call]
-
-    async def _wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, int]:
+    async def wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, Any]:
+        """Look now and then; the event is the backlog."""
         while True:
             backlog = await patiently(lambda: asyncio.to_thread(read_backlog, session, cluster), self.poll_interval)
             if found := judge(backlog, self.max_in_flight, self.max_dead):

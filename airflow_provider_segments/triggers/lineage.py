@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
-from airflow_provider_segments.hooks.segments import SegmentsHook
-from airflow_provider_segments.triggers.base import open_session, patiently
+from airflow_provider_segments.triggers.base import SegmentsTrigger, patiently
 
 if TYPE_CHECKING:
     from airflow_provider_segments.model.lineage import LineageEntry
@@ -47,50 +44,25 @@ def read_entry(session: ZooKeeperSession, cluster: str, table: str, entry_id: st
     return LineageRecords(session, ClusterPaths(cluster), table).read().lineage.get(entry_id)
 
 
-class LineageStateTrigger(BaseTrigger):
+class LineageStateTrigger(SegmentsTrigger):
     """Fires when the entry is in one of ``states``, or can no longer get there.
 
     Holds one ZooKeeper session while it waits. The watch says when to look again; ``poll_interval`` seconds is the
     longest time between two looks, in case no watch comes. ZooKeeper being away is waited out.
     """
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        entry_id: str,
-        states: list[str],
-        segments_conn_id: str = SegmentsHook.default_conn_name,
-        poll_interval: float = 60.0,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self, *, table: str, entry_id: str, states: list[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.table = table
         self.entry_id = entry_id
         self.states = states
-        self.segments_conn_id = segments_conn_id
-        self.poll_interval = poll_interval
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class and arguments. No secret among them: the triggerer looks the connection up itself."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "table": self.table,
-                "entry_id": self.entry_id,
-                "states": self.states,
-                "segments_conn_id": self.segments_conn_id,
-                "poll_interval": self.poll_interval,
-            },
-        )
+    def arguments(self) -> dict[str, Any]:
+        """The entry and the states."""
+        return {"table": self.table, "entry_id": self.entry_id, "states": self.states}
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event. The session is closed before: whoever takes the event may never ask for another."""
-        settings = await SegmentsHook(self.segments_conn_id).asettings()
-        async with open_session(settings, self.poll_interval) as session:
-            found = await self._wait(session, settings.cluster)
-        yield TriggerEvent(found)  # type: ignore[no-untyped-call]
-
-    async def _wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, str]:
+    async def wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, Any]:
+        """Look whenever the lineage changes."""
         from airflow_provider_segments.paths import ClusterPaths
 
         path = ClusterPaths(cluster).lineage(self.table)

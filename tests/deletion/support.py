@@ -12,7 +12,6 @@ import msgspec
 
 from airflow_provider_segments.deletion.queue import DeadLetters
 from airflow_provider_segments.deletion.report import DeletionReport
-from airflow_provider_segments.deletion.settings import DeletionSettings
 from airflow_provider_segments.exceptions import CorruptRecordError, StorageUnavailableError
 from airflow_provider_segments.lineage.stage import StageTicket
 from airflow_provider_segments.model import ledger as ledgers
@@ -128,35 +127,15 @@ class World:
 
     def with_storage(self, storage: ObjectStore, **deletion: Any) -> World:
         """The same cluster with another store (a wrapper of its own, mostly) and other settings."""
-        settings = replace(self.store.deletion, **deletion) if deletion else self.store.deletion
-        return World(self._like(self.store, storage, settings), self.hand, self.body)
+        settings = replace(self.store.deletion, **deletion)
+        return World(self.store.like(storage=storage, deletion=settings), self.hand, self.body)
 
     def with_settings(self, **deletion: Any) -> World:
         return self.with_storage(self.store.storage, **deletion)
 
     def on_session(self, session: Any, storage: ObjectStore | None = None) -> World:
         """The same cluster through another session."""
-        store = SegmentStore(
-            session,
-            self.store.paths.cluster,
-            storage or self.store.storage,
-            tiered=self.store.tiered,
-            deletion=self.store.deletion,
-            clock=self.store.clock,
-            retry=QUICK,
-        )
-        return World(store, self.hand, self.body)
-
-    def _like(self, store: SegmentStore, storage: ObjectStore, settings: DeletionSettings) -> SegmentStore:
-        return SegmentStore(
-            store.session,
-            store.paths.cluster,
-            storage,
-            tiered=store.tiered,
-            deletion=settings,
-            clock=store.clock,
-            retry=store.retry,
-        )
+        return World(self.store.like(session=session, storage=storage, retry=QUICK), self.hand, self.body)
 
     def drain(self, **limits: Any) -> DeletionReport:
         """One drain, whose counts must add up."""

@@ -42,20 +42,12 @@ class HandClock:
 
 def on_clock(store: SegmentStore, clock: Clock) -> SegmentStore:
     """The same store and session under another clock."""
-    return SegmentStore(
-        store.session,
-        store.paths.cluster,
-        store.storage,
-        tiered=store.tiered,
-        deletion=store.deletion,
-        clock=clock,
-        retry=store.retry,
-    )
+    return store.like(clock=clock)
 
 
 def on_session(store: SegmentStore, session: ZooKeeperSession, retry: Retry = QUICK) -> SegmentStore:
     """The same cluster and objects through another session."""
-    return SegmentStore(session, store.paths.cluster, store.storage, clock=store.clock, retry=retry)
+    return store.like(session=session, retry=retry)
 
 
 def make_table(store: SegmentStore, name: str = "t", kind: str = "APPEND", **segments_config: str) -> Table:
