@@ -154,6 +154,9 @@ class TableMachine(RuleBasedStateMachine):
         for push in cleaning:
             push.cleaning = True
             self.remove(push.replaced)
+        # What a forced start reverts is marked at once; one that found its own entry no longer knows which that was.
+        for push in self.live("REVERTED") if force and started.resumed else overlapping:
+            self.remove(push.names())
         self.pushes.append(Push(started.entry_id, frozenset(chosen), self.hand.now_ms))
 
     @rule(data=st.data(), force=st.booleans(), number=st.integers(1, 3), losses=LOSSES)

@@ -283,4 +283,5 @@ def test_the_machine_finds_a_guard_that_is_switched_off(
     else:
         monkeypatch.setattr(Sweeper, "_pages", lambda *_: iter(()))
     with pytest.raises((AssertionError, ExceptionGroup)):
-        run(lambda: on_files(make_world, zk_hosts), 25, 30, derandomize=True, phases=[Phase.generate])
+        examples = 120 if guard == "retry" else 25
+        run(lambda: on_files(make_world, zk_hosts), examples, 30, derandomize=True, phases=[Phase.generate])

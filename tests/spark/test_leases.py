@@ -143,7 +143,11 @@ def test_a_lease_that_is_lost_is_said_loudly(
         expire(own_session)
     read_table(spark, table.store, "events")
     expire(own_session)
-    until(lambda: any("the lease of this Spark session's data frames is gone" in one.message for one in caplog.records))
+    until(
+        lambda: any(
+            "the lease of this Spark session's data frames is gone" in one.getMessage() for one in caplog.records
+        )
+    )
     with pytest.raises(LeaseLostError, match="table 'events'"):
         check_leases(spark)
     check_leases(spark)

@@ -21,7 +21,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from airflow_provider_segments.exceptions import InvalidNameError
-from airflow_provider_segments.storage import local_owned, open_store, s3_heads, s3_owned
+from airflow_provider_segments.storage import local_owned, open_store, s3_owned
 from airflow_provider_segments.storage.base import ObjectStore, encode_owner
 from airflow_provider_segments.storage.embedded import S3Server
 from airflow_provider_segments.storage.local import LocalStore
@@ -455,12 +455,11 @@ def test_only_a_reply_that_is_understood_confirms(reply: bytes, confirmed: bool)
         assert list(heads.confirmed({"k": "{}"})) == (["k"] if confirmed else [])
 
 
-def test_a_server_that_hangs_is_left_to_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_hangs_is_left_to_boto3() -> None:
     """A time-out is no answer."""
-    monkeypatch.setattr(s3_heads, "_REPLY_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         base = f"http://127.0.0.1:{listener.getsockname()[1]}/bucket/"
-        heads = Heads(base, Signer("a", "b", None, "r"), "x-amz-meta-segments-owner", None, lambda: 0.0)
+        heads = Heads(base, Signer("a", "b", None, "r"), "x-amz-meta-segments-owner", None, lambda: 0.0, 0.05)
         assert list(heads.confirmed({"k": "{}", "l": "{}"})) == []
         assert list(replace(heads, base="http://127.0.0.1:9/b/").confirmed({"k": "{}"})) == []
 
