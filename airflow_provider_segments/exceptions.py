@@ -90,6 +90,34 @@ class SnapshotRefusedError(RefusedError):
     """The asked-for snapshot can no longer be read in full."""
 
 
+class InvalidLockRequestError(SegmentsError, ValueError):
+    """A lock or allocation request that makes no sense, whatever the box holds."""
+
+
+class LockRefusedError(RefusedError):
+    """The lock box refused a request as an error of the caller: asking again will not help. Nothing was changed."""
+
+
+class LockDeniedError(RefusedError):
+    """Other groups hold locks that stand in the way. Nothing was changed; asking again later may succeed."""
+
+
+class LockLostError(RefusedError):
+    """A lock that was relied on is not held any more: released, never granted, or dropped long after its lease."""
+
+
+class LockRevokedError(LockLostError):
+    """A lock that was relied on was revoked, or taken after its lease. The message names who did it."""
+
+
+class TimelineRefusedError(RefusedError):
+    """A segment contradicts what the timeline knows. Nothing was changed.
+
+    Rules: ``bad-partition``, ``not-in-its-group``, ``group-differs``, ``metadata-differs``, ``overshadows-itself``,
+    ``same-version-overlaps``.
+    """
+
+
 class LeaseLostError(SegmentsError, ConnectionError):
     """A reader's lease is gone (its ZooKeeper session ended): objects it still wants to read may be deleted now."""
 

@@ -55,6 +55,10 @@ class ClusterPaths:
         """Parent of the ephemeral leases of a table's readers."""
         return f"/{self.cluster}/READERS/{check_table_name(table)}"
 
+    def lock_box(self, table: str) -> str:
+        """A table's lock box; its children are the fences of the locks that are held."""
+        return f"/{self.cluster}/LOCKS/{check_table_name(table)}"
+
     def offloads(self, table: str) -> str:
         """Parent of the records of a table's offloads that are under way."""
         return f"/{self.cluster}/OFFLOADS/{check_table_name(table)}"

@@ -14,10 +14,10 @@ from airflow_provider_segments.config_store import ConfigStore
 from airflow_provider_segments.deletion import request
 from airflow_provider_segments.deletion.delete import LedgerDeleter
 from airflow_provider_segments.deletion.mark import Marker
-from airflow_provider_segments.deletion.queue import ZooKeeperQueue
 from airflow_provider_segments.deletion.reconcile import Reconciler, ReconcileReport
 from airflow_provider_segments.deletion.request import MarkReport
 from airflow_provider_segments.deletion.settings import DeletionSettings
+from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
 from airflow_provider_segments.exceptions import EntryNotFoundError, InvalidConfigError
 from airflow_provider_segments.lineage import cleanup, end, retention, revert, stage, start
 from airflow_provider_segments.lineage.cleanup import CleanedUp

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_segments.deletion.queue import DeadLetters, ZooKeeperQueue
+from airflow_provider_segments.deletion.queue import DeadLetters
+from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
 from airflow_provider_segments.exceptions import CorruptRecordError, EntryNotFoundError
 
 

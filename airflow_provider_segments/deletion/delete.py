@@ -15,17 +15,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.deletion.queue import (
-    BATCH_LEDGERS,
-    DeletionQueue,
-    Delivery,
-    Settlement,
-    ZooKeeperQueue,
-)
+from airflow_provider_segments.deletion.queue import BATCH_LEDGERS, DeletionQueue, Delivery, Settlement
 from airflow_provider_segments.deletion.report import DeletionReport
 from airflow_provider_segments.deletion.settings import DeletionSettings
 from airflow_provider_segments.deletion.sweep import Sweeper
 from airflow_provider_segments.deletion.usage import Judge, TableUse, UsageReader, Verdict
+from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
 from airflow_provider_segments.exceptions import CorruptRecordError, SegmentsError, StorageError
 from airflow_provider_segments.model import ledger as ledgers
 from airflow_provider_segments.model.ledger import DeletionBatch, LedgerType, PendingDeleteLedgerInfo

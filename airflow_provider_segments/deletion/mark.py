@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.deletion.queue import BATCH_LEDGERS, DeletionQueue, ZooKeeperQueue, in_batches, totals
+from airflow_provider_segments.deletion.queue import BATCH_LEDGERS, DeletionQueue, in_batches, totals
+from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
 from airflow_provider_segments.model.ledger import (
     DeletionBatch,
     LedgerType,

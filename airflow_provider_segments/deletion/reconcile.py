@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.deletion.queue import DeadLetters, ZooKeeperQueue, in_batches, totals
+from airflow_provider_segments.deletion.queue import DeadLetters, in_batches, totals
 from airflow_provider_segments.deletion.sweep import joined, message_about
 from airflow_provider_segments.deletion.usage import UsageReader
+from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
 from airflow_provider_segments.exceptions import CorruptRecordError
 from airflow_provider_segments.lineage.records import LineageRecords
 from airflow_provider_segments.lineage.routing import hidden_names, is_settled

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.deletion.queue import ZooKeeperQueue
 from airflow_provider_segments.deletion.report import DeletionReport
 from airflow_provider_segments.deletion.settings import DeletionSettings
 from airflow_provider_segments.deletion.usage import TableUse, UsageReader
+from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
 from airflow_provider_segments.exceptions import CorruptRecordError, StorageError
 from airflow_provider_segments.model import ledger as ledgers
 from airflow_provider_segments.model.ledger import (

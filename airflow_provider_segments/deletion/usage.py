@@ -13,15 +13,18 @@ from dataclasses import dataclass
 
 from airflow_provider_segments.clock import Clock
 from airflow_provider_segments.deletion.settings import DeletionSettings
+from airflow_provider_segments.lineage.guard import GuardState
 from airflow_provider_segments.lineage.records import LineageRecords
 from airflow_provider_segments.model.ledger import DeletionBatch, LedgerComponent, LedgerType, PendingDeleteLedgerInfo
-from airflow_provider_segments.model.lineage import EntryState, Lineage
+from airflow_provider_segments.model.names import is_entry_id
 from airflow_provider_segments.model.segment import SegmentRecord
 from airflow_provider_segments.paths import ClusterPaths
 from airflow_provider_segments.registry.leases import LeaseInfo, Leases
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.registry.shard import Shard
 from airflow_provider_segments.zookeeper import ZooKeeperSession
+
+_WRITING = (GuardState.OPEN, GuardState.SEALED)
 
 
 class Verdict(enum.Enum):
@@ -48,9 +51,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class TableUse:
-    """What is known to need ledgers of one table. ``registered`` is by entry and file."""
+    """What is known to need ledgers of one table: entries that a push may still write for, what is ``registered`` by
+    entry and file, readers' leases, offloads under way, and other ledgers that are in use."""
 
-    lineage: Lineage
+    in_progress: Collection[str]
     registered: Mapping[str, Mapping[str, Registered]]
     leases: Sequence[LeaseInfo]
     offloading: Collection[str]
@@ -58,8 +62,7 @@ class TableUse:
 
     def entry_in_progress(self, entry_id: str) -> bool:
         """Whether a push may still be writing under the entry's prefix."""
-        entry = self.lineage.get(entry_id)
-        return entry is not None and entry.state is EntryState.IN_PROGRESS
+        return entry_id in self.in_progress
 
     def user_of(self, batch: DeletionBatch, ledger: PendingDeleteLedgerInfo) -> Registered | None:
         """The registered segment whose data this very ledger is."""
@@ -82,10 +85,16 @@ class UsageReader:
     clock: Clock
 
     def read(self, table: str, entries: Collection[str], components: Collection[LedgerComponent] = ()) -> TableUse:
-        """Everything about ``entries`` of ``table``. A table that is not there uses nothing: that is ZooKeeper's own
-        answer, after a sync (T4). Raises :class:`CorruptRecordError`."""
+        """Everything about ``entries`` of ``table``.
+
+        Whether an entry is in progress is asked of its guard, which is born, changed and dropped in the lineage's own
+        transactions: nobody stages without one, and the lineage would have to be read with every name in it. A table
+        that is not there uses nothing: that is ZooKeeper's own answer, after a sync (T4). Raises
+        :class:`CorruptRecordError`.
+        """
         self.session.sync("/")
-        lineage = LineageRecords(self.session, self.paths, table).read().lineage
+        ours = [entry_id for entry_id in sorted(entries) if is_entry_id(entry_id)]
+        guards = LineageRecords(self.session, self.paths, table).guards(ours)
         registry = Registry(self.session, self.paths, table)
         registered: dict[str, dict[str, Registered]] = {}
         for shard in registry.shards_of(entries):
@@ -93,7 +102,7 @@ class UsageReader:
             found.update((record.file, Registered(record, shard)) for record in shard.records)
         leases = Leases(self.session, self.paths, self.clock, table).held()
         return TableUse(
-            lineage,
+            {entry_id for entry_id, stored in guards.items() if stored.guard.state in _WRITING},
             registered,
             leases,
             frozenset(self.session.children(self.paths.offloads(table))),

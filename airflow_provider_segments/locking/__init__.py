@@ -25,7 +25,7 @@ What keeps the record small: sequence keys and ids belong to a lock and go when 
 are folded (``counters``); revoked and abandoned locks are dropped after a day, removed tasks after an hour.
 """
 
-from airflow_provider_segments.locking.errors import (
+from airflow_provider_segments.exceptions import (
     InvalidLockRequestError,
     LockDeniedError,
     LockLostError,
@@ -47,11 +47,11 @@ from airflow_provider_segments.locking.model import (
     Priority,
     Revocation,
     Revoked,
-    SegmentKey,
     granted_lock,
 )
-from airflow_provider_segments.locking.store import LocalIds, LockBox, lock_box_path
+from airflow_provider_segments.locking.store import LocalIds, LockBox
 from airflow_provider_segments.locking.versions import APPEND_VERSION
+from airflow_provider_segments.model.identity import SegmentKey
 
 __all__ = [
     "APPEND_VERSION",
@@ -78,5 +78,4 @@ __all__ = [
     "Revoked",
     "SegmentKey",
     "granted_lock",
-    "lock_box_path",
 ]

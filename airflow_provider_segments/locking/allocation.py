@@ -23,10 +23,10 @@ from airflow_provider_segments.locking.model import (
     LockRequest,
     LockType,
     Revoked,
-    SegmentKey,
     join_ranges,
 )
 from airflow_provider_segments.locking.versions import APPEND_VERSION, version_ms
+from airflow_provider_segments.model.identity import SegmentKey
 from airflow_provider_segments.model.interval import Interval
 
 _LOCAL = (LockType.EXCLUSIVE, LockType.REPLACE)

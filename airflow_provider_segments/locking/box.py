@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from airflow_provider_segments.exceptions import CorruptRecordError
+from airflow_provider_segments.exceptions import CorruptRecordError, InvalidLockRequestError, LockRefusedError
 from airflow_provider_segments.locking import counters as ids
 from airflow_provider_segments.locking.counters import Counters
-from airflow_provider_segments.locking.errors import InvalidLockRequestError, LockRefusedError
 from airflow_provider_segments.locking.model import (
     Denied,
     Granted,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from airflow_provider_segments.exceptions import LockLostError
 from airflow_provider_segments.locking.box import Box, Turn, each, leased
-from airflow_provider_segments.locking.errors import LockLostError
 from airflow_provider_segments.locking.model import (
     Lock,
     LockGranularity,
     LockType,
-    SegmentKey,
     ranges_contain,
     revoked_error,
 )
+from airflow_provider_segments.model.identity import SegmentKey
 from airflow_provider_segments.model.interval import Interval
 
 

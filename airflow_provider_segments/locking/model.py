@@ -5,15 +5,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
-from airflow_provider_segments.locking.errors import (
+from airflow_provider_segments.exceptions import (
     InvalidLockRequestError,
     LockDeniedError,
     LockRevokedError,
 )
+from airflow_provider_segments.model.identity import SegmentKey
 from airflow_provider_segments.model.interval import Interval, format_ms
 
 DEFAULT_LEASE_MS = 300_000
@@ -47,14 +47,6 @@ class Priority(enum.IntEnum):
     BATCH = 50
     COMPACTION = 25
     OTHER = 0
-
-
-class SegmentKey(NamedTuple):
-    """A segment's identity within its table."""
-
-    interval: Interval
-    version: str
-    partition: int
 
 
 Ranges = tuple[tuple[int, int], ...]

@@ -27,12 +27,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
-from airflow_provider_segments.exceptions import RecordTooLargeError
+from airflow_provider_segments.exceptions import LockLostError, LockRefusedError, RecordTooLargeError
 from airflow_provider_segments.locking import allocation, holding
 from airflow_provider_segments.locking import box as boxes
 from airflow_provider_segments.locking.allocation import LocalRecord
 from airflow_provider_segments.locking.box import Box, Turn
-from airflow_provider_segments.locking.errors import LockLostError, LockRefusedError
 from airflow_provider_segments.locking.model import (
     DEFAULT_LEASE_MS,
     Allocated,
@@ -43,8 +42,8 @@ from airflow_provider_segments.locking.model import (
     Lock,
     LockRequest,
     LockResult,
-    SegmentKey,
 )
+from airflow_provider_segments.model.identity import SegmentKey
 from airflow_provider_segments.model.interval import Interval
 from airflow_provider_segments.model.names import check_table_name
 from airflow_provider_segments.paths import ClusterPaths
@@ -79,7 +78,7 @@ class LockBox:
         retry: Retry = BOX_RETRY,
     ) -> None:
         self.table = check_table_name(table)
-        self.path = lock_box_path(paths, table)
+        self.path = paths.lock_box(table)
         self._session = session
         self._clock = clock
         self._retry = retry
@@ -341,9 +340,4 @@ class LocalIds:
         return LocalRecord(self.lock.lock_id, self.lock.group, self.task, self.key, tuple(sorted(self._next.items())))
 
 
-def lock_box_path(paths: ClusterPaths, table: str) -> str:
-    """Where a table's lock box is."""
-    return f"/{paths.cluster}/LOCKS/{check_table_name(table)}"
-
-
-__all__ = ["MAX_BOX_BYTES", "LocalIds", "LockBox", "lock_box_path"]
+__all__ = ["MAX_BOX_BYTES", "LocalIds", "LockBox"]

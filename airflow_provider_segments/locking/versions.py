@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from airflow_provider_segments.locking.errors import InvalidLockRequestError
+from airflow_provider_segments.exceptions import InvalidLockRequestError
 from airflow_provider_segments.model.interval import MAX_MS, from_ms, parse_time
 
 APPEND_VERSION = "1970-01-01T00:00:00.000Z"

@@ -61,8 +61,8 @@ class DeleteOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OwnedOutcome:
-    """What became of each key given to ``delete_owned``: every key is in exactly one of the four. ``foreign`` has the
-    owner metadata that was found instead, as text."""
+    """What became of each key given to ``delete_owned``: every key is in exactly one of the four, in the order in which
+    it became known. ``foreign`` has the owner metadata that was found instead, as text."""
 
     deleted: tuple[str, ...]
     missing: tuple[str, ...]

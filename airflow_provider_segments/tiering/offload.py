@@ -25,7 +25,8 @@ from typing import TypeVar
 import msgspec
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.deletion.queue import DeletionQueue, ZooKeeperQueue, in_batches, totals
+from airflow_provider_segments.deletion.queue import DeletionQueue, in_batches, totals
+from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
 from airflow_provider_segments.model.interval import parse_chunk
 from airflow_provider_segments.model.ledger import (
     DeletionBatch,

@@ -14,8 +14,9 @@ from itertools import compress
 from operator import or_
 from typing import Generic
 
+from airflow_provider_segments.exceptions import TimelineRefusedError
 from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.timeline.segment import P, TimelinePiece, TimelineRefusedError, VersionedSegment
+from airflow_provider_segments.timeline.segment import P, TimelinePiece, VersionedSegment
 
 Rank = tuple[()] | tuple[bool, str]
 """What decides between chunks of overlapping time: nothing to show, then incomplete, then complete, then by version."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from airflow_provider_segments.exceptions import RefusedError
+from airflow_provider_segments.model.identity import SegmentKey
 from airflow_provider_segments.model.interval import Interval
 
 P = TypeVar("P")
@@ -37,14 +37,6 @@ class Identified(Protocol):
 
     @property
     def partition(self) -> int: ...
-
-
-class SegmentKey(NamedTuple):
-    """The identity of a segment within its table: two segments with the same key are the same segment."""
-
-    interval: Interval
-    version: str
-    partition: int
 
 
 class VersionedSegment(msgspec.Struct, Generic[P], frozen=True, gc=False):
@@ -91,11 +83,3 @@ class TimelinePiece(Generic[P]):
     def cut(self) -> bool:
         """Whether a reader must filter the time column by ``interval``."""
         return self.interval != self.chunk
-
-
-class TimelineRefusedError(RefusedError):
-    """A segment contradicts what the timeline knows. Nothing was changed.
-
-    Rules: ``bad-partition``, ``not-in-its-group``, ``group-differs``, ``metadata-differs``, ``overshadows-itself``,
-    ``same-version-overlaps``.
-    """

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Generic
 
+from airflow_provider_segments.exceptions import TimelineRefusedError
 from airflow_provider_segments.model.interval import Interval
 from airflow_provider_segments.timeline.axis import Axis, IntervalIndex, Span, drop, envelope, merge, union
 from airflow_provider_segments.timeline.chunk import ChunkVersion
@@ -18,7 +19,6 @@ from airflow_provider_segments.timeline.segment import (
     P,
     SegmentState,
     TimelinePiece,
-    TimelineRefusedError,
     VersionedSegment,
 )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def read_backlog(session: ZooKeeperSession, cluster: str) -> Backlog:
     """The backlog now, counted from names."""
     from airflow_provider_segments.clock import SYSTEM_CLOCK
-    from airflow_provider_segments.deletion.queue import ZooKeeperQueue
+    from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
     from airflow_provider_segments.paths import ClusterPaths
 
     return ZooKeeperQueue(session, ClusterPaths(cluster), SYSTEM_CLOCK).backlog()

@@ -40,7 +40,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from airflow_provider_segments.deletion.queue import Delivery, Settlement, ZooKeeperQueue
+from airflow_provider_segments.deletion.queue import Delivery, Settlement
+from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
 from airflow_provider_segments.exceptions import OutcomeUnknownError
 from airflow_provider_segments.model.ledger import owner_metadata
 from airflow_provider_segments.storage.base import ObjectStore, OwnedOutcome

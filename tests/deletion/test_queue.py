@@ -12,7 +12,8 @@ from dataclasses import replace
 import pytest
 from kazoo.client import KazooClient
 
-from airflow_provider_segments.deletion.queue import Backlog, Settlement, ZooKeeperQueue
+from airflow_provider_segments.deletion.queue import Backlog, Settlement
+from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
 from airflow_provider_segments.exceptions import CorruptRecordError
 from airflow_provider_segments.model import ledger as ledgers
 from airflow_provider_segments.model.ledger import DeletionBatch, PendingDeleteLedgerInfo

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_segments.exceptions import CorruptRecordError
-from airflow_provider_segments.locking import allocation, holding, rules
-from airflow_provider_segments.locking import box as boxes
-from airflow_provider_segments.locking.allocation import LocalRecord
-from airflow_provider_segments.locking.box import Box
-from airflow_provider_segments.locking.counters import MAX_COUNTERS, Counter, folded, next_id, raised
-from airflow_provider_segments.locking.errors import (
+from airflow_provider_segments.exceptions import (
+    CorruptRecordError,
     InvalidLockRequestError,
     LockDeniedError,
     LockLostError,
     LockRefusedError,
     LockRevokedError,
 )
+from airflow_provider_segments.locking import allocation, holding, rules
+from airflow_provider_segments.locking import box as boxes
+from airflow_provider_segments.locking.allocation import LocalRecord
+from airflow_provider_segments.locking.box import Box
+from airflow_provider_segments.locking.counters import MAX_COUNTERS, Counter, folded, next_id, raised
 from airflow_provider_segments.locking.model import (
     Allocated,
     AllocationRequest,

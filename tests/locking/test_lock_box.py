@@ -16,10 +16,16 @@ from typing import Any
 import pytest
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.exceptions import CorruptRecordError, OutcomeUnknownError, RecordTooLargeError
+from airflow_provider_segments.exceptions import (
+    CorruptRecordError,
+    LockLostError,
+    LockRefusedError,
+    LockRevokedError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+)
 from airflow_provider_segments.locking import store as lock_store
 from airflow_provider_segments.locking.box import KEPT_MS
-from airflow_provider_segments.locking.errors import LockLostError, LockRefusedError, LockRevokedError
 from airflow_provider_segments.locking.model import (
     Allocated,
     AllocationRequest,

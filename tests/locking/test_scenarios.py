@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_segments.exceptions import LockLostError, LockRefusedError
 from airflow_provider_segments.locking import box as boxes
 from airflow_provider_segments.locking import holding
-from airflow_provider_segments.locking.errors import LockLostError, LockRefusedError
 from airflow_provider_segments.locking.model import (
     Denied,
     Granted,

@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from airflow_provider_segments.exceptions import LockLostError, LockRefusedError
 from airflow_provider_segments.locking import allocation, holding, rules
 from airflow_provider_segments.locking import box as boxes
 from airflow_provider_segments.locking import counters as ids
-from airflow_provider_segments.locking.errors import LockLostError, LockRefusedError
 from airflow_provider_segments.locking.model import (
     Allocated,
     AllocationRequest,
