@@ -4,18 +4,19 @@ A snapshot is the lineage at zxid v and, of the registry read *after* it, the se
 is COMPLETED in that lineage or has left it, less what the lineage hides. Writers cannot starve readers: a push that
 starts or ends meanwhile changes nothing at v. Only a removal can; the registry's root says so, and then the reader
 takes a newer lineage. ``tests/model`` explores every interleaving of this with pushes, reverts and clean-ups, and
-shows a bad history
-for each part of the rule that is left out.
+shows a bad history for each part of the rule that is left out.
+
+Of the segments that have a place in the timeline, the timeline has the last word: see :mod:`.timeline.overlay`.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from airflow_provider_segments.exceptions import ContentionError, LeaseLostError, SnapshotRefusedError, StorageError
 from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
@@ -25,11 +26,15 @@ from airflow_provider_segments.lineage.rules import find
 from airflow_provider_segments.model.interval import ALL_TIME, MAX_MS, MIN_MS, Interval, parse_chunk
 from airflow_provider_segments.model.ledger import OffloadContext, ledger_prefix
 from airflow_provider_segments.model.lineage import EntryState, Lineage
-from airflow_provider_segments.model.segment import Segment, SegmentRecord
+from airflow_provider_segments.model.segment import Segment, SegmentRecord, TimelinePlace
 from airflow_provider_segments.registry.leases import Lease, Leases
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.registry.shard import Shard, ShardName
 from airflow_provider_segments.storage.base import ObjectStore, entry_prefix
+from airflow_provider_segments.timeline import Overlay, Placed, SegmentState, overlay
+
+_Blocks = tuple[tuple[Shard, Sequence[SegmentRecord]], ...]
+_Cuts = Mapping[str, tuple[Interval, ...]]
 
 _ATTEMPTS = 50  # each failure needs a new clean-up of this table within the milliseconds of a read
 
@@ -39,14 +44,16 @@ class Snapshot:
     """The segments of one table that belong together, and the lineage ``zxid`` they were taken at.
 
     ``interval`` is the asked-for time range; segments are whole, so rows outside of it are the reader's to filter.
-    Lists are in the order of the registry's time chunks. ``len()`` is the number of segments.
-    """
+    ``cuts`` has, by name, the intervals in which a segment is visible where that is not all of its time: rows outside
+    of them must be filtered, too. Lists are in the order of the registry's time chunks. ``len()`` is the number of
+    segments; totals count them whole."""
 
     table: str
     zxid: int
     interval: Interval
     blocks: tuple[tuple[Shard, Sequence[SegmentRecord]], ...] = field(repr=False)
     storage: ObjectStore = field(repr=False, compare=False)
+    cuts: Mapping[str, tuple[Interval, ...]] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     tiered: ObjectStore | None = field(default=None, repr=False, compare=False)
     lease: Lease | None = field(default=None, repr=False, compare=False)
     _holding: _Holding | None = field(default=None, repr=False, compare=False)
@@ -134,6 +141,8 @@ class Snapshot:
                     record.columns,
                     record.location,
                     record.fingerprint,
+                    record.place,
+                    self.cuts.get(record.name, ()),
                 )
                 for record in records
             ]
@@ -184,6 +193,14 @@ class Snapshot:
 
     def _records(self) -> Iterator[SegmentRecord]:
         return (record for _, records in self.blocks for record in records)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A registered segment and where it stands."""
+
+    segment: Segment
+    state: SegmentState
 
 
 @dataclass(slots=True)
@@ -257,11 +274,27 @@ class SnapshotReader:
         stored, snapshot = self._take(ALL_TIME, None, "")
         return stored, snapshot.names
 
+    def standings(self, start: int | None = None, end: int | None = None) -> list[Standing]:
+        """Where each registered segment of ``[start, end)`` stands, in order of time. For people: a picture, not a
+        snapshot."""
+        interval = Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
+        stored = self.records.read()
+        view = _present(stored)
+        read = self.registry.read(lambda _: True, interval)
+        visible = _Visible.of(self.table, view, [one for one in read.shards if view.may_show(one.name)])
+        running = {entry.entry_id for entry in stored.lineage.in_state(EntryState.IN_PROGRESS)}
+        found: list[Standing] = []
+        for shard in _in_time_order(read.shards):
+            settled = view.may_show(shard.name)
+            if settled or shard.name.entry_id in running:
+                whole = self._snapshot(0, ALL_TIME, ((shard, shard.records),), visible.cuts)
+                states = (visible.state_of(shard, one) if settled else SegmentState.STANDBY for one in shard.records)
+                found += [Standing(segment, state) for segment, state in zip(whole.segments, states, strict=True)]
+        return found
+
     def staged(self, shards: Sequence[Shard]) -> Snapshot:
         """The segments of one entry's shards as a snapshot of their own, for looking at a push before its switch."""
-        return Snapshot(
-            self.table, 0, ALL_TIME, tuple((shard, shard.records) for shard in _in_time_order(shards)), self.storage
-        )
+        return self._snapshot(0, ALL_TIME, tuple((shard, shard.records) for shard in _in_time_order(shards)), {})
 
     def _take(self, interval: Interval, as_of: str | None, owner: str) -> tuple[StoredLineage, Snapshot]:
         for _ in range(_ATTEMPTS):
@@ -272,18 +305,14 @@ class SnapshotReader:
                 continue
             if as_of is not None and read.root.root.history_floor > view.horizon:
                 raise _forgotten(self.table, as_of)
-            blocks = _visible_blocks(view, read.shards, interval)
-            holding = _Holding(self, owner, as_of, read.root.version)
-            return stored, Snapshot(
-                self.table,
-                stored.zxid,
-                interval,
-                blocks,
-                self.storage,
-                self.tiered,
-                _holding=holding if owner else None,
-            )
+            visible = _Visible.of(self.table, view, read.shards)
+            taken = self._snapshot(stored.zxid, interval, visible.blocks(interval), visible.cuts)
+            holding = _Holding(self, owner, as_of, read.root.version) if owner else None
+            return stored, replace(taken, _holding=holding)
         raise ContentionError(f"snapshot of table {self.table!r}: a clean-up overtook all {_ATTEMPTS} attempts")
+
+    def _snapshot(self, zxid: int, interval: Interval, blocks: _Blocks, cuts: _Cuts) -> Snapshot:
+        return Snapshot(self.table, zxid, interval, blocks, self.storage, cuts, self.tiered)
 
     def _past(self, stored: StoredLineage, as_of: str) -> _View:
         """The lineage as it was right after ``as_of`` was completed, put together from the guards' zxids."""
@@ -330,19 +359,63 @@ def _state_at(guard: StoredGuard | None, state: EntryState, horizon: int) -> Ent
     return EntryState.IN_PROGRESS if guard.guard.state is not GuardState.REVERTED else EntryState.REVERTED
 
 
-def _visible_blocks(
-    view: _View, shards: Sequence[Shard], interval: Interval
-) -> tuple[tuple[Shard, Sequence[SegmentRecord]], ...]:
-    shown = _shown_by(view.hidden, interval)
-    born = [shard for shard in shards if shard.born <= view.horizon]
-    blocks = [(shard, shown(shard.records)) for shard in _in_time_order(born)]
-    return tuple((shard, records) for shard, records in blocks if records)
+@dataclass(frozen=True, slots=True)
+class _Visible:
+    """The filters, one after the other: the lineage, then the timeline for the segments that have a place in it."""
+
+    view: _View
+    shards: Sequence[Shard]
+    overlay: Overlay | None
+
+    @classmethod
+    def of(cls, table: str, view: _View, shards: Sequence[Shard]) -> _Visible:
+        born = [shard for shard in _in_time_order(shards) if shard.born <= view.horizon]
+        placed = [one for shard in born for one in _placed(shard)]
+        return cls(view, born, overlay(table, view.lineage, view.hidden, placed) if placed else None)
+
+    @property
+    def cuts(self) -> _Cuts:
+        """Where what is visible is so in a part of its time only."""
+        if self.overlay is None:
+            return {}
+        return {name: parts for name, parts in self.overlay.visible.items() if parts}
+
+    def blocks(self, interval: Interval) -> _Blocks:
+        """What is visible of chunks and segments that overlap ``interval``."""
+        found = [(shard, self._shown(shard)) for shard in self.shards]
+        if interval != ALL_TIME:
+            found = [(shard, [one for one in shown if self._is_within(one, interval)]) for shard, shown in found]
+        return tuple((shard, shown) for shard, shown in found if shown)
+
+    def state_of(self, shard: Shard, record: SegmentRecord) -> SegmentState:
+        """Where a segment of a settled entry stands."""
+        if self.overlay is not None and record.place is not None:
+            return self.overlay.state_of(_place(shard, record, record.place))
+        return SegmentState.OVERSHADOWED if record.name in self.view.hidden else SegmentState.VISIBLE
+
+    def _shown(self, shard: Shard) -> list[SegmentRecord]:
+        if self.overlay is not None and _has_places(shard):
+            return [record for record in shard.records if record.name in self.overlay.visible]
+        hidden = self.view.hidden
+        return [record for record in shard.records if record.name not in hidden] if hidden else shard.records
+
+    def _is_within(self, record: SegmentRecord, interval: Interval) -> bool:
+        parts = () if self.overlay is None else self.overlay.visible.get(record.name, ())
+        return _overlaps(record, interval) and (not parts or any(part.overlaps(interval) for part in parts))
 
 
-def _shown_by(hidden: Collection[str], interval: Interval) -> Callable[[list[SegmentRecord]], list[SegmentRecord]]:
-    if interval == ALL_TIME:
-        return lambda records: [record for record in records if record.name not in hidden] if hidden else records
-    return lambda records: [record for record in records if record.name not in hidden and _overlaps(record, interval)]
+def _has_places(shard: Shard) -> bool:
+    """A stage gives all its segments a place, or none, and a shard is one stage's."""
+    return bool(shard.records) and shard.records[0].place is not None
+
+
+def _placed(shard: Shard) -> Iterator[Placed]:
+    if _has_places(shard):
+        yield from (_place(shard, record, record.place) for record in shard.records if record.place is not None)
+
+
+def _place(shard: Shard, record: SegmentRecord, place: TimelinePlace) -> Placed:
+    return Placed(shard.name.entry_id, parse_chunk(shard.chunk_of(record)), record, place)
 
 
 def _overlaps(record: SegmentRecord, interval: Interval) -> bool:

@@ -23,13 +23,16 @@ from airflow_provider_segments.lineage import cleanup, end, retention, revert, s
 from airflow_provider_segments.lineage.cleanup import CleanedUp
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.end import EndedEntry
+from airflow_provider_segments.lineage.guard import Rewrite
 from airflow_provider_segments.lineage.records import LineageRecords
 from airflow_provider_segments.lineage.retention import RetentionReport
 from airflow_provider_segments.lineage.revert import RevertedEntry
 from airflow_provider_segments.lineage.stage import StagedPush, StageTicket
 from airflow_provider_segments.lineage.staged import sort_out
 from airflow_provider_segments.lineage.start import AllVisible, StartedEntry
+from airflow_provider_segments.locking import LockBox
 from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.identity import HeldLock
 from airflow_provider_segments.model.lineage import EntryState, Lineage
 from airflow_provider_segments.model.names import check_table_name, is_entry_id
 from airflow_provider_segments.model.segment import StagedSegment
@@ -38,7 +41,7 @@ from airflow_provider_segments.paths import ClusterPaths
 from airflow_provider_segments.registry.leases import LeaseInfo, Leases
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.retrying import Retry
-from airflow_provider_segments.snapshot import Snapshot, SnapshotReader
+from airflow_provider_segments.snapshot import Snapshot, SnapshotReader, Standing
 from airflow_provider_segments.storage import open_store
 from airflow_provider_segments.storage.base import ObjectStore
 from airflow_provider_segments.tiering.offload import Offloader
@@ -154,6 +157,7 @@ class Table:
         self.store = store
         self.name = check_table_name(name)
         self.storage = store.storage
+        self.locks = LockBox(store.session, store.paths, name, clock=store.clock)
         records = LineageRecords(store.session, store.paths, name)
         registry = Registry(store.session, store.paths, name)
         leases = Leases(store.session, store.paths, store.clock, name)
@@ -171,6 +175,8 @@ class Table:
             self.config,
             self._reader.visible,
             lambda end_ms: self._reader.take(None, end_ms).segments,
+            lambda at: [(one.segment, one.state) for one in self._reader.standings(at.start_ms, at.end_ms)],
+            self.locks,
         )
 
     def config(self) -> TableConfig:
@@ -189,13 +195,23 @@ class Table:
         *,
         identity: str | None = None,
         force_cleanup: bool = False,
+        locks: Sequence[HeldLock] = (),
+        rewrite: Rewrite | None = None,
     ) -> StartedEntry:
         """Announce a replacement: see :func:`.lineage.start.start`.
 
         A forced start marks the segments of the snapshot before the last one, and of the pushes it reverted, for
         deletion here.
         """
-        started = start.start(self._context, segments_from, segments_to, identity=identity, force_cleanup=force_cleanup)
+        started = start.start(
+            self._context,
+            segments_from,
+            segments_to,
+            identity=identity,
+            force_cleanup=force_cleanup,
+            locks=locks,
+            rewrite=rewrite,
+        )
         if force_cleanup:
             cleanup.finish_forced_start(self._context, started)
         return started
@@ -311,6 +327,10 @@ class Table:
         """Deletion messages that this object has queued so far, by ledger type: PIP-186's count of what was sent. A
         transaction whose reply was lost is not in it."""
         return self._marker.sent
+
+    def standings(self, start: int | None = None, end: int | None = None) -> list[Standing]:
+        """Where each registered segment stands: see :meth:`.snapshot.SnapshotReader.standings`."""
+        return self._reader.standings(start, end)
 
     def leases(self) -> Sequence[LeaseInfo]:
         """The leases of the table's readers, oldest first: what deletions wait for."""

@@ -70,6 +70,8 @@ def make_plan(
             skipped.append(SkippedChunk(chunk, len(found), "within the offset from the latest segment"))
         elif any(interval.overlaps(lock) for lock in locked):
             skipped.append(SkippedChunk(chunk, len(found), "locked"))
+        elif any(segment.visible_in for segment in found):
+            skipped.append(SkippedChunk(chunk, len(found), "partly hidden by a newer version"))
         elif group := _group(chunk, found, settings):
             groups.append(group)
         else:
@@ -78,6 +80,12 @@ def make_plan(
     now, later = ordered[: settings.max_groups], ordered[settings.max_groups :]
     late = [SkippedChunk(group.chunk, len(group.segments), "over the limit of one run") for group in later]
     return CompactionPlan(tuple(now), (*skipped, *late))
+
+
+def whole_group(chunk: str, segments: Iterable[Segment], reason: str) -> CompactionGroup:
+    """All of ``segments`` as the group of one time chunk, in the order of their births."""
+    found = sorted(segments, key=lambda one: (one.born, one.name))
+    return CompactionGroup(chunk, tuple(found), reason, sum(one.rows for one in found), sum(one.bytes for one in found))
 
 
 def _by_chunk(segments: Iterable[Segment], granularity: Granularity) -> dict[str, list[Segment]]:
@@ -111,13 +119,11 @@ def _group(chunk: str, found: Sequence[Segment], settings: CompactionSettings) -
             break
         taken.append(segment)
         size += segment.bytes
-    rows = sum(segment.rows for segment in taken)
     if not taken or (len(taken) == 1 and not _alone_is_worth_it(taken[0], chunk, settings)):
         return None
     if len(taken) < len(wanted):
         reason = f"{reason}; {len(wanted) - len(taken)} more are over the limit of one group"
-    taken.sort(key=lambda one: (one.born, one.name))
-    return CompactionGroup(chunk, tuple(taken), reason, rows, size)
+    return whole_group(chunk, taken, reason)
 
 
 def _wanted(chunk: str, found: Sequence[Segment], settings: CompactionSettings) -> tuple[list[Segment], str]:

@@ -13,7 +13,8 @@ reverts an entry on its guard lets nothing be registered any more, so what is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from airflow_provider_segments.lineage.context import Context
@@ -32,12 +33,15 @@ from airflow_provider_segments.lineage.decide import (
 from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
 from airflow_provider_segments.lineage.removal import remember_removal, set_root
 from airflow_provider_segments.lineage.routing import is_settled
+from airflow_provider_segments.lineage.rules import describe
 from airflow_provider_segments.lineage.start import StartedEntry
 from airflow_provider_segments.model.lineage import EntryState, Lineage
 from airflow_provider_segments.model.segment import SegmentRecord
 from airflow_provider_segments.registry.registry import Root, StoredRoot
 from airflow_provider_segments.registry.shard import Shard
 from airflow_provider_segments.zookeeper import Check, Delete, Op
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -113,6 +117,11 @@ def remove_replaced(context: Context, entry_id: str) -> Freed:
         entry = stored.lineage.get(entry_id)
         if entry is None or entry.state is not EntryState.COMPLETED:
             return Freed()
+        if stored.lineage.can_fall_back(entry_id):
+            stored, visible = context.visible()
+            if needed := set(entry.segments_from).intersection(visible):
+                _warn_of_loss(context, entry_id, needed)
+                return Freed()
         if not stored.lineage.is_cleaning(entry_id):
             marked = stored.lineage.with_cleaning(entry_id, context.clock.now_ms())
             context.session.commit([context.records.write(stored, marked)])
@@ -124,6 +133,17 @@ def remove_replaced(context: Context, entry_id: str) -> Freed:
         return _mark(context, found, lambda record: record.name in gone, reason="replaced")
 
     return context.retried("cleanup", attempt)
+
+
+def _warn_of_loss(context: Context, entry_id: str, needed: Collection[str]) -> None:
+    """Readers have gone back to what a rewrite replaced: without it the rows would be gone."""
+    _LOG.warning(
+        "Table %r: entry %s has lost segments of its own, so readers see %s, which it replaced, again. "
+        "Nothing of that is removed; revert the entry, and compact the table again.",
+        context.table,
+        entry_id,
+        describe(needed),
+    )
 
 
 def remove_staged(context: Context, entry_id: str) -> Freed:

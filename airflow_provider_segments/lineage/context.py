@@ -8,14 +8,17 @@ from typing import Protocol, TypeVar
 
 from airflow_provider_segments.clock import Clock
 from airflow_provider_segments.exceptions import EntryNotFoundError
-from airflow_provider_segments.lineage.guard import StoredGuard
+from airflow_provider_segments.lineage.guard import Guard, StoredGuard
 from airflow_provider_segments.lineage.records import LineageRecords, StoredLineage
+from airflow_provider_segments.locking import LockBox
 from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.interval import Interval
 from airflow_provider_segments.model.segment import Segment, SegmentRecord
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.registry.shard import Shard
 from airflow_provider_segments.retrying import Retry
 from airflow_provider_segments.storage.base import ObjectStore
+from airflow_provider_segments.timeline import SegmentState
 from airflow_provider_segments.zookeeper import Check, Op, ZooKeeperSession
 
 _T = TypeVar("_T")
@@ -23,6 +26,9 @@ _T = TypeVar("_T")
 VisibleReader = Callable[[], tuple[StoredLineage, Collection[str]]]
 """Reads the lineage and, under exactly that lineage, the names readers see. Given by ``snapshot.py``, the one place
 that decides what is visible."""
+
+Standings = Callable[[Interval], Sequence[tuple[Segment, SegmentState]]]
+"""Reads the registered segments of an interval, and where each stands in the timeline."""
 
 VisibleBefore = Callable[[int], Iterable[Segment]]
 """Reads the segments that readers see of chunks and segments that begin before a time in UTC milliseconds."""
@@ -60,6 +66,8 @@ class Context:
     config: Callable[[], TableConfig]
     visible: VisibleReader
     visible_before: VisibleBefore
+    standings: Standings
+    locks: LockBox
 
     def retried(self, step: str, attempt: Callable[[], _T]) -> _T:
         """Run one step of the protocol through the retry loop."""
@@ -74,6 +82,24 @@ class Context:
                 "it was never started here, or was cleaned up"
             )
         return stored
+
+    def fence(self, guard: Guard) -> list[Check]:
+        """What a transaction must hold so that it fails unless every lock the push relies on is still held. Raises
+        :class:`LockRevokedError`, naming who revoked it, and :class:`LockLostError`."""
+        holders: dict[tuple[str, str], list[str]] = {}
+        for lock in guard.all_locks:
+            holders.setdefault((lock.group, lock.task), []).append(lock.lock_id)
+        return [
+            check
+            for (group, task), lock_ids in holders.items()
+            for check in self.locks.fence(lock_ids, group=group, task=task)
+        ]
+
+    def release(self, guard: Guard) -> None:
+        """Give back the locks that the push's stages took. One that is lost is given back already; when the process
+        ends before it comes to this, they can be taken after their lease."""
+        for lock in guard.own_locks:
+            self.locks.release(lock.group, lock.task, lock_ids=[lock.lock_id])
 
     def close_guard(self, stored: StoredGuard, settled_by: str) -> list[Op]:
         """The operations that close the guard of an entry in the transaction that reverts it, and ask for the first

@@ -93,6 +93,8 @@ def rule_for(lineage: Lineage, entry: LineageEntry, config: TableConfig, now_ms:
             reason = _compared(since, "replacedSegmentsRetentionPeriod", config.replaced_retention_ms, over=due)
             if not due and lineage.is_cleaning(entry.entry_id):
                 return Rule(True, False, "a forced start let what it replaced go; " + reason)
+            if due and (rewriter := _rewriter_of(lineage, entry)):
+                return Rule(False, False, f"entry {rewriter} rewrote what it replaced; what that replaced goes first")
             return Rule(due, due, reason)
         case EntryState.IN_PROGRESS:
             due = age > config.entry_retention_ms
@@ -101,6 +103,14 @@ def rule_for(lineage: Lineage, entry: LineageEntry, config: TableConfig, now_ms:
         case EntryState.REVERTED:
             due = age > WRITE_GRACE_MS
             return Rule(True, due, _compared(since, "the longest late write", WRITE_GRACE_MS, over=due))
+
+
+def _rewriter_of(lineage: Lineage, entry: LineageEntry) -> str | None:
+    """An entry that brought some of what ``entry`` replaced and that readers may still go back from. Its segments must
+    not leave the registry before it can no longer: they would count as lost."""
+    rewriters = lineage.rewriters
+    found = (rewriters.get(name) for name in entry.segments_from) if rewriters else ()
+    return next((one for one in found if one not in (None, entry.entry_id)), None)
 
 
 def needs_look(lineage: Lineage, config: TableConfig, now_ms: int) -> list[LineageEntry]:

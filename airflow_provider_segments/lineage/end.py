@@ -52,9 +52,11 @@ def end(
             return _already(context, entry)
         prepared = _prepare(context, entry, wanted, allow_empty=allow_empty)
         try:
-            return context.retried("end", lambda: _switch(context, prepared))
+            ended = context.retried("end", lambda: _switch(context, prepared))
         except _SealBroken as broken:
             raise broken.conflict from broken
+        context.release(prepared.guard.guard)
+        return ended
 
     return context.retried("end", attempt)
 
@@ -176,9 +178,13 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
     _check_not_reverted(context, entry)
     _check_names(context, stored, entry, records)
     checks = _check_from(context, stored, entry, guard)
-    completed = entry.moved_to(EntryState.COMPLETED, context.clock.now_ms(), records)
+    now_ms = context.clock.now_ms()
+    changed = stored.lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, records))
+    if guard.guard.rewrite is not None:
+        changed = changed.with_rewrite(entry.entry_id, now_ms)
     settled = guard.guard.moved_to(GuardState.COMPLETED, context.clock.new_id())
-    write = context.records.write(stored, stored.lineage.put(completed))
+    write = context.records.write(stored, changed)
+    checks += context.fence(guard.guard)
     before = context.clock.monotonic()
     try:
         context.session.commit([write, context.records.write_guard(entry.entry_id, guard, settled), *checks])
@@ -257,7 +263,7 @@ def _check_from(context: Context, stored: StoredLineage, entry: LineageEntry, gu
 
 def _drop_rest(context: Context, guard: StoredGuard, staged: Staged, records: Collection[str]) -> None:
     """What was staged and is not in ``to`` must be gone before the switch, or it would appear with it."""
-    fence = [Check(context.records.guard_path(guard.entry_id), guard.version)]
+    fence = [Check(context.records.guard_path(guard.entry_id), guard.version), *context.fence(guard.guard)]
     mark = partial(context.marker.mark, fence=fence)
     mark(staged.leftover, lambda _: False, reason="superseded-attempt")
     mark(staged.current, lambda record: record.name in records, reason="not-in-to")
@@ -265,6 +271,8 @@ def _drop_rest(context: Context, guard: StoredGuard, staged: Staged, records: Co
 
 def _already(context: Context, entry: LineageEntry) -> EndedEntry:
     guard = context.records.guard(entry.entry_id)
+    if guard is not None:
+        context.release(guard.guard)  # an attempt that was killed after the switch has not
     stages = guard.guard.stages.values() if guard is not None else ()
     rows, size = sum(stage.rows for stage in stages), sum(stage.bytes for stage in stages)
     return EndedEntry(entry.entry_id, entry.segments_from, entry.segments_to, rows, size, already=True, switch_ms=0.0)

@@ -9,11 +9,15 @@ change it together with the lineage, so the two never disagree.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from airflow_provider_segments.exceptions import CorruptRecordError
+from airflow_provider_segments.model.identity import HeldLock
+from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.model.ranges import Ranges
 from airflow_provider_segments.zookeeper import Node
 
 _FORMAT = 1
@@ -43,12 +47,31 @@ class Stage(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
+class Rewrite(msgspec.Struct, frozen=True):
+    """Says that the rows of a push are those of segments it replaces, which have a place in the timeline, and that it
+    puts them into one time chunk. ``version`` and ``partitions`` are of those that the new ones overshadow by their
+    ids: segments of the chunk itself, under the lock that the push relies on; empty where the new ones get a version
+    of their own."""
+
+    start_ms: int
+    end_ms: int
+    version: str = ""
+    partitions: Ranges = ()
+
+    @property
+    def interval(self) -> Interval:
+        """The time chunk."""
+        return Interval(self.start_ms, self.end_ms)
+
+
 class Guard(msgspec.Struct, frozen=True):
     """The guard's record.
 
     ``identity`` says whose work the entry is, ``settled_by`` which request last completed or reverted it, and
     ``completed_at`` is, on a reverted entry, the zxid at which it had been completed (0: it never was). ``has_quota``
     says that the table had a storage quota when the entry was started, so that a ``stage`` without one costs nothing.
+    ``placed`` says that its segments get a place in the timeline, ``locks`` are those the push was started under, and
+    ``own_locks`` those that its stages took; ``rewrite`` says that it rewrites what it replaces.
     """
 
     state: GuardState = GuardState.OPEN
@@ -57,7 +80,32 @@ class Guard(msgspec.Struct, frozen=True):
     settled_by: str | None = None
     completed_at: int = 0
     has_quota: bool = False
+    placed: bool = False
+    locks: tuple[HeldLock, ...] = ()
+    own_locks: tuple[HeldLock, ...] = ()
+    rewrite: Rewrite | None = None
     format: int = _FORMAT
+
+    @property
+    def all_locks(self) -> tuple[HeldLock, ...]:
+        """Every lock the push relies on."""
+        return (*self.locks, *self.own_locks)
+
+    def with_locks(self, taken: Iterable[HeldLock]) -> Guard:
+        """This guard, relying on ``taken``, too."""
+        return msgspec.structs.replace(self, own_locks=tuple(dict.fromkeys([*self.own_locks, *taken])))
+
+    def without_locks_of(self, task: str) -> Guard:
+        """This guard, not relying any more on what the stage ``task`` took."""
+        return msgspec.structs.replace(self, own_locks=tuple(lock for lock in self.own_locks if lock.task != task))
+
+    def under(self, locks: Sequence[HeldLock], rewrite: Rewrite | None) -> Guard:
+        """This guard under other locks. What was staged under the old ones has ids that those protected, so it has to
+        be staged again."""
+        if (self.locks, self.rewrite) == (tuple(locks), rewrite):
+            return self
+        stages = {name: msgspec.structs.replace(stage, done=False) for name, stage in self.stages.items()}
+        return msgspec.structs.replace(self, state=GuardState.OPEN, locks=tuple(locks), rewrite=rewrite, stages=stages)
 
     def with_stage(self, stager: str, stage: Stage) -> Guard:
         """This guard, open, with ``stager`` at ``stage``."""

@@ -61,6 +61,8 @@ def revert(context: Context, entry_id: str, *, force: bool = False, identity: st
         before = context.clock.monotonic()
         context.session.commit(ops)
         took = (context.clock.monotonic() - before) * 1000
+        if guard is not None:
+            context.release(guard.guard)
         return RevertedEntry(entry, entry.state, already=False, switch_ms=took)
 
     return context.retried("revert", attempt)

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from airflow_provider_segments.exceptions import InvalidNameError, StageRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import GuardState, Stage, StoredGuard
+from airflow_provider_segments.lineage.placement import place, stage_task
 from airflow_provider_segments.lineage.quota import check_quota
 from airflow_provider_segments.lineage.rules import check_to_names, describe
+from airflow_provider_segments.model.identity import HeldLock
 from airflow_provider_segments.model.interval import parse_chunk
 from airflow_provider_segments.model.ledger import generation_of
 from airflow_provider_segments.model.names import check_segment_names, check_stager_name, entry_tag
@@ -64,7 +66,7 @@ def open_stage(context: Context, entry_id: str, stager: str = "build") -> StageT
         _check_open(context, entry_id, stored, GuardState.OPEN, GuardState.SEALED)
         before = stored.guard.stages.get(stager)
         number = 1 if before is None else before.attempt + 1
-        opened = stored.guard.with_stage(stager, Stage(number))
+        opened = stored.guard.with_stage(stager, Stage(number)).without_locks_of(stage_task(entry_id, stager))
         context.session.commit([context.records.write_guard(entry_id, stored, opened)])
         return StageTicket(context.table, entry_id, stored.born, stager, number, entry_prefix(context.table, entry_id))
 
@@ -84,8 +86,6 @@ def stage(context: Context, ticket: StageTicket, segments: Sequence[StagedSegmen
         sum(item.record.rows for item in segments),
         sum(item.record.bytes for item in segments),
     )
-    payloads = _payloads(context, ticket, segments)
-    creates = context.registry.in_one_request(payloads)
     opened = context.retried("stage", lambda: _current(context, ticket)).guard
     if opened.stages[ticket.stager].done:
         _check_same(ticket, opened.stages[ticket.stager], totals)
@@ -93,6 +93,12 @@ def stage(context: Context, ticket: StageTicket, segments: Sequence[StagedSegmen
     _check_names(context, ticket, segments)
     if opened.has_quota:
         check_quota(context, ticket.entry_id, ticket.stager, totals.bytes)
+    if opened.placed and segments:
+        placed = place(context, ticket.entry_id, opened, ticket.stager, ticket.attempt, segments)
+        segments = placed.segments
+        context.retried("stage", lambda: _rely_on(context, ticket, placed.locks))
+    payloads = _payloads(context, ticket, segments)
+    creates = context.registry.in_one_request(payloads)
     if creates:
         context.registry.make_chunks(payloads)
         context.retried("stage", lambda: _finish(context, ticket, totals, creates))
@@ -103,13 +109,24 @@ def stage(context: Context, ticket: StageTicket, segments: Sequence[StagedSegmen
     return totals
 
 
+def _rely_on(context: Context, ticket: StageTicket, taken: Sequence[HeldLock]) -> None:
+    """Have the guard remember the locks before anything is registered under them: whatever is from now on written or
+    switched checks that they are still held."""
+    stored = _current(context, ticket)
+    relying = stored.guard.with_locks(taken)
+    if relying != stored.guard:
+        write = context.records.write_guard(ticket.entry_id, stored, relying)
+        context.session.commit([write, *context.fence(relying)])
+
+
 def _begin(context: Context, ticket: StageTicket) -> None:
     """Mark that segments may be registered from now on."""
     stored = _current(context, ticket)
     mine = stored.guard.stages[ticket.stager]
     if not mine.begun:
         begun = stored.guard.with_stage(ticket.stager, Stage(ticket.attempt, begun=True))
-        context.session.commit([context.records.write_guard(ticket.entry_id, stored, begun)])
+        write = context.records.write_guard(ticket.entry_id, stored, begun)
+        context.session.commit([write, *context.fence(begun)])
 
 
 def _register(context: Context, ticket: StageTicket, payloads: dict[str, bytes]) -> None:
@@ -140,9 +157,8 @@ def _finish(context: Context, ticket: StageTicket, totals: StagedPush, creates: 
         _check_same(ticket, mine, totals)
         return
     done = Stage(ticket.attempt, begun=True, done=True, segments=totals.segments, rows=totals.rows, bytes=totals.bytes)
-    context.session.commit(
-        [context.records.write_guard(ticket.entry_id, stored, stored.guard.with_stage(ticket.stager, done)), *creates]
-    )
+    write = context.records.write_guard(ticket.entry_id, stored, stored.guard.with_stage(ticket.stager, done))
+    context.session.commit([write, *creates, *context.fence(stored.guard)])
 
 
 def _current(context: Context, ticket: StageTicket) -> StoredGuard:
@@ -188,8 +204,10 @@ def _check_segments(ticket: StageTicket, segments: Sequence[StagedSegment]) -> N
         record = item.record
         if record.rows < 0 or record.bytes < 0 or record.crc32 < 0:
             raise InvalidNameError(f"segment {record.name!r}: rows, bytes and crc32 must not be negative")
-        if record.chunk is not None or record.offload is not None or not record.primary:
-            raise InvalidNameError(f"segment {record.name!r}: its chunk and where it lives are not the build's to say")
+        if record.chunk is not None or record.offload is not None or not record.primary or record.place is not None:
+            raise InvalidNameError(
+                f"segment {record.name!r}: its chunk, its place and where it lives are not the build's to say"
+            )
 
 
 def _check_names(context: Context, ticket: StageTicket, segments: Sequence[StagedSegment]) -> None:

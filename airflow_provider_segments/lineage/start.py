@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from airflow_provider_segments.exceptions import StartRefusedError
 from airflow_provider_segments.lineage.context import Context
-from airflow_provider_segments.lineage.guard import Guard, GuardState
+from airflow_provider_segments.lineage.guard import Guard, GuardState, Rewrite
 from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.rules import StartDecision, StartRequest, decide_start
+from airflow_provider_segments.model.identity import HeldLock
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.model.names import check_segment_names, entry_id_for
 from airflow_provider_segments.zookeeper import Delete, Op
@@ -51,12 +52,16 @@ def start(
     *,
     identity: str | None = None,
     force_cleanup: bool = False,
+    locks: Sequence[HeldLock] = (),
+    rewrite: Rewrite | None = None,
 ) -> StartedEntry:
     """Make the entry, or find the one an earlier attempt of ``identity`` made.
 
     ``segments_from`` of ``None`` is everything visible on a REFRESH table and nothing on an APPEND table. An empty
-    ``segments_to`` means that the push stages its segments later. Raises :class:`StartRefusedError`,
-    :class:`InvalidNameError`, :class:`TableNotFoundError`, :class:`RecordTooLargeError`, and what ``Retry.run`` raises.
+    ``segments_to`` means that the push stages its segments later. ``locks`` are those the push relies on: ``stage``
+    and ``end`` fail when one of them is lost. With ``rewrite`` the push brings the rows of what it replaces, so that
+    readers go back to that when a part of it is lost. Raises :class:`StartRefusedError`, :class:`InvalidNameError`,
+    :class:`TableNotFoundError`, :class:`RecordTooLargeError`, :class:`LockLostError`, and what ``Retry.run`` raises.
     """
     config = context.config()
     if segments_from is None:
@@ -69,6 +74,7 @@ def start(
         stored, visible = _read(context, given, announced, is_refresh=config.is_refresh)
         entry_id, running = find_own(stored.lineage, who)
         if running is not None:
+            _put_under(context, running.entry_id, locks, rewrite)
             return _resumed(context, stored.lineage, running, force_cleanup=force_cleanup)
         replaced = tuple(visible) if isinstance(given, AllVisible) else given
         request = StartRequest(
@@ -81,7 +87,13 @@ def start(
             force_cleanup,
             context.clock.now_ms(),
         )
-        guard = Guard(identity=who, has_quota=config.quota_bytes is not None)
+        guard = Guard(
+            identity=who,
+            has_quota=config.quota_bytes is not None,
+            placed=config.segment_locking,
+            locks=tuple(locks),
+            rewrite=rewrite,
+        )
         return _commit(context, stored, request, decide_start(stored.lineage, request), guard)
 
     return context.retried("start", attempt)
@@ -129,12 +141,24 @@ def _resumed(context: Context, lineage: Lineage, entry: LineageEntry, *, force_c
     )
 
 
+def _put_under(context: Context, entry_id: str, locks: Sequence[HeldLock], rewrite: Rewrite | None) -> None:
+    """An attempt that comes back after its locks were lost brings others; those of before protect nothing."""
+    if not locks:
+        return
+    stored = context.guard(entry_id)
+    changed = stored.guard.under(locks, rewrite)
+    if changed != stored.guard:
+        write = context.records.write_guard(entry_id, stored, changed)
+        context.session.commit([write, *context.fence(changed)])
+
+
 def _commit(
     context: Context, stored: StoredLineage, request: StartRequest, decision: StartDecision, guard: Guard
 ) -> StartedEntry:
     changed, guard_ops = _close_guards(context, decision)
     made = context.records.make_guard(request.entry_id, guard)
-    written = context.session.commit([context.records.write(stored, changed), made, *guard_ops])[0]
+    fence = context.fence(guard)
+    written = context.session.commit([context.records.write(stored, changed), made, *guard_ops, *fence])[0]
     # The transaction that made the guard has also written the lineage, and a changed node's answer tells its zxid.
     born = context.guard(request.entry_id).born if stored.version is None else written.mzxid
     return StartedEntry(

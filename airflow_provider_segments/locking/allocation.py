@@ -23,11 +23,11 @@ from airflow_provider_segments.locking.model import (
     LockRequest,
     LockType,
     Revoked,
-    join_ranges,
 )
 from airflow_provider_segments.locking.versions import APPEND_VERSION, version_ms
 from airflow_provider_segments.model.identity import SegmentKey
 from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.model.ranges import join_ranges
 
 _LOCAL = (LockType.EXCLUSIVE, LockType.REPLACE)
 

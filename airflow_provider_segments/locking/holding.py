@@ -10,11 +10,11 @@ from airflow_provider_segments.locking.model import (
     Lock,
     LockGranularity,
     LockType,
-    ranges_contain,
     revoked_error,
 )
 from airflow_provider_segments.model.identity import SegmentKey
 from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.model.ranges import ranges_contain
 
 
 def renew(

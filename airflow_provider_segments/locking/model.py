@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,6 +15,7 @@ from airflow_provider_segments.exceptions import (
 )
 from airflow_provider_segments.model.identity import SegmentKey
 from airflow_provider_segments.model.interval import Interval, format_ms
+from airflow_provider_segments.model.ranges import Ranges, ranges_of
 
 DEFAULT_LEASE_MS = 300_000
 """Five minutes, Druid's default lock time-out."""
@@ -47,42 +48,6 @@ class Priority(enum.IntEnum):
     BATCH = 50
     COMPACTION = 25
     OTHER = 0
-
-
-Ranges = tuple[tuple[int, int], ...]
-"""Partition ids as sorted, disjoint ``[first, end)`` pairs."""
-
-
-def ranges_of(ids: Iterable[int]) -> Ranges:
-    """``ids`` as ranges."""
-    found: list[tuple[int, int]] = []
-    for one in sorted(set(ids)):
-        if found and found[-1][1] == one:
-            found[-1] = (found[-1][0], one + 1)
-        else:
-            found.append((one, one + 1))
-    return tuple(found)
-
-
-def join_ranges(left: Ranges, right: Ranges) -> Ranges:
-    """The ids of both."""
-    found: list[tuple[int, int]] = []
-    for first, end in sorted([*left, *right]):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((first, end))
-    return tuple(found)
-
-
-def ranges_overlap(left: Ranges, right: Ranges) -> bool:
-    """Whether the two share an id."""
-    return any(a < d and c < b for a, b in left for c, d in right)
-
-
-def ranges_contain(outer: Ranges, inner: Ranges) -> bool:
-    """Whether every id of ``inner`` is in ``outer``."""
-    return all(any(a <= c and d <= b for a, b in outer) for c, d in inner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,9 @@ from airflow_provider_segments.locking.model import (
     LockGranularity,
     LockRequest,
     LockType,
-    ranges_contain,
-    ranges_overlap,
 )
 from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.model.ranges import ranges_contain, ranges_overlap
 
 
 @dataclass(frozen=True, slots=True)

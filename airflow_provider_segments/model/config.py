@@ -27,6 +27,7 @@ _COLUMN = re.compile(r"[^\x00-\x1f`]{1,128}")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)B?", re.IGNORECASE)
 _BUILD_KEYS = {
     "segmentGranularity", "timeFormat", "targetRowsPerSegment", "compression", "onBadTime", "statisticsColumns",
+    "segmentLocking",
 }  # fmt: skip
 
 
@@ -37,7 +38,8 @@ class TableConfig:
     ``time_format`` is TIMESTAMP (a date or timestamp column, or ISO 8601 text), EPOCH_SECONDS, EPOCH_MILLIS,
     EPOCH_MICROS, or a Spark datetime pattern for text. ``on_bad_time`` is ``refuse`` (fail the build) or ``reject``
     (put rows without a usable time into a reject folder). ``target_rows`` is the most rows one segment may hold.
-    Periods and times are in milliseconds, ``quota_bytes`` in bytes; ``None`` means not set.
+    Periods and times are in milliseconds, ``quota_bytes`` in bytes; ``None`` means not set. ``segment_locking`` gives
+    new segments of an APPEND table ids under locks and a place in the timeline (Druid's segment locking).
     """
 
     name: str
@@ -54,6 +56,7 @@ class TableConfig:
     entry_retention_ms: int = DAY_MS
     time_retention_ms: int | None = None
     quota_bytes: int | None = None
+    segment_locking: bool = False
     raw: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
     @property
@@ -85,6 +88,13 @@ class TableConfig:
                 f"table {name!r}: segmentGranularity {granularity.name} needs segmentsConfig.timeColumnName; "
                 "without a time column it must be ALL"
             )
+        locking = build.get("segmentLocking", False)
+        if not isinstance(locking, bool):
+            raise InvalidConfigError(f"config field segmentLocking must be true or false, not {locking!r}")
+        if locking and kind == "REFRESH":
+            raise InvalidConfigError(
+                f"table {name!r}: segmentLocking is for APPEND tables; each push of a REFRESH table replaces all of it"
+            )
         replaced_default = "1d" if kind == "REFRESH" else "4h"
         return cls(
             name=name,
@@ -101,6 +111,7 @@ class TableConfig:
             entry_retention_ms=parse_period(_text(segments, "lineageEntryCleanupRetentionPeriod", "1d")),
             time_retention_ms=_time_retention(segments),
             quota_bytes=_quota(_section(raw, "quota")),
+            segment_locking=locking,
             raw=MappingProxyType(dict(raw)),
         )
 
@@ -130,6 +141,8 @@ class TableConfig:
                 "statisticsColumns": list(self.statistics_columns),
             },
         }
+        if self.segment_locking:
+            document["segmentBuildConfig"]["segmentLocking"] = True
         if self.quota_bytes is not None:
             document["quota"] = {"storage": str(self.quota_bytes)}
         return document

@@ -1,8 +1,10 @@
-"""Which segment of a table is meant, by Druid's three coordinates."""
+"""Which segment of a table is meant, by Druid's three coordinates, and which lock."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+import msgspec
 
 from airflow_provider_segments.model.interval import Interval
 
@@ -13,3 +15,11 @@ class SegmentKey(NamedTuple):
     interval: Interval
     version: str
     partition: int
+
+
+class HeldLock(msgspec.Struct, frozen=True):
+    """A lock that a push relies on, and who holds it: see :mod:`airflow_provider_segments.locking`."""
+
+    lock_id: str
+    group: str
+    task: str

@@ -72,15 +72,16 @@ class LineageEntry:
 
 
 _CLEANING = "segments.cleaning."
+_REWRITE = "segments.rewrite."
 
 
 @dataclass(frozen=True)
 class Lineage:
     """All entries of one table by id, and Pinot's table-wide custom map. Changed by making another one.
 
-    The custom map also holds our mark that an entry's replaced segments are being deleted, so that the entry can no
-    longer be reverted: four-element entries stay readable for every Pinot, and Pinot keeps the map.
-    """
+    The custom map also holds our marks of entries: that its replaced segments are being deleted, so that it can no
+    longer be reverted; and that it rewrote the rows of what it replaced, so that readers may go back to that when a
+    part of it is lost. Four-element entries stay readable for every Pinot, and Pinot keeps the map. """
 
     table: str
     entries: Mapping[str, LineageEntry] = field(default_factory=lambda: MappingProxyType({}))
@@ -116,8 +117,9 @@ class Lineage:
         """This lineage less that entry and its marks."""
         kept = {key: entry for key, entry in self.entries.items() if key != entry_id}
         custom = self.custom_map
-        if custom and _CLEANING + entry_id in custom:
-            custom = {key: value for key, value in custom.items() if key != _CLEANING + entry_id} or None
+        marks = {_CLEANING + entry_id, _REWRITE + entry_id}
+        if custom and not marks.isdisjoint(custom):
+            custom = {key: value for key, value in custom.items() if key not in marks} or None
         return replace(self, entries=MappingProxyType(kept), custom_map=custom)
 
     def is_cleaning(self, entry_id: str) -> bool:
@@ -127,3 +129,23 @@ class Lineage:
     def with_cleaning(self, entry_id: str, now_ms: int) -> Lineage:
         """This lineage with the mark that the entry's replaced segments are being deleted since ``now_ms``."""
         return replace(self, custom_map={**(self.custom_map or {}), _CLEANING + entry_id: str(now_ms)})
+
+    def can_fall_back(self, entry_id: str) -> bool:
+        """Whether that COMPLETED entry rewrote the rows of what it replaced, all of which is still there."""
+        if self.custom_map is None or _REWRITE + entry_id not in self.custom_map:
+            return False
+        entry = self.entries.get(entry_id)
+        return entry is not None and entry.state is EntryState.COMPLETED and not self.is_cleaning(entry_id)
+
+    def with_rewrite(self, entry_id: str, now_ms: int) -> Lineage:
+        """This lineage with the mark that the entry rewrote, at ``now_ms``, the rows of what it replaced."""
+        return replace(self, custom_map={**(self.custom_map or {}), _REWRITE + entry_id: str(now_ms)})
+
+    def rewrites(self) -> list[LineageEntry]:
+        """The entries that readers may go back from."""
+        return [entry for entry in self if self.can_fall_back(entry.entry_id)] if self.custom_map else []
+
+    @cached_property
+    def rewriters(self) -> Mapping[str, str]:
+        """Which of :meth:`rewrites` brought a segment, by the segment's name."""
+        return {name: entry.entry_id for entry in self.rewrites() for name in entry.segments_to}

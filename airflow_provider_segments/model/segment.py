@@ -7,8 +7,24 @@ from typing import Any
 import msgspec
 
 from airflow_provider_segments.exceptions import CorruptRecordError
+from airflow_provider_segments.model.identity import SegmentKey
 from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.ledger import OffloadContext
+from airflow_provider_segments.model.ranges import Ranges, expand
+
+
+class TimelinePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a segment stands in its table's timeline (Druid #6319). Its interval is its time chunk.
+
+    ``version`` and ``partition`` are its id there. ``overshadowed`` are the ids of the segments it was made from, of
+    the same interval and version; ``group`` those of its atomic update group (empty: it is alone); ``core`` says that
+    ids 0 to ``core - 1`` are its version's core set (0: there is none). """
+
+    version: str
+    partition: int
+    overshadowed: Ranges = ()
+    group: Ranges = ()
+    core: int = 0
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -21,6 +37,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     that it is the chunk it is kept under. ``offload`` says where the copy in tiered storage is, and ``primary`` whether
     the one in primary storage still counts: readers use it as long as it does. ``offloaded_ms`` is the wall clock at
     which ``offload`` was recorded. ``fingerprint`` names the compaction settings that would write the segment just so.
+    ``place`` is its place in the timeline; ``None`` where only the lineage decides.
     Encoded positionally: new fields go to the end and need a default.
     """
 
@@ -37,6 +54,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     primary: bool = True
     offloaded_ms: int = 0
     fingerprint: str | None = None
+    place: TimelinePlace | None = None
 
     @property
     def location(self) -> OffloadContext | None:
@@ -61,7 +79,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
     ``key`` is the object's key in the store that readers use, which is primary storage, or the tiered one when
     ``tiered`` says where. ``chunk`` is its time chunk's name, ``born`` the zxid of the lineage write that created its
-    entry; the other fields as in :class:`SegmentRecord`.
+    entry; the other fields as in :class:`SegmentRecord`. ``visible_in`` is the part of its time in which it is visible;
+    empty: all of it. Rows outside of that must not be read: a newer version holds them.
     """
 
     name: str
@@ -77,23 +96,58 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     columns: dict[str, list[Any]] | None
     tiered: OffloadContext | None = None
     fingerprint: str | None = None
+    place: TimelinePlace | None = None
+    visible_in: tuple[Interval, ...] = ()
 
     @property
     def interval(self) -> Interval:
         """The interval of the segment's time chunk."""
         return parse_chunk(self.chunk)
 
+    @property
+    def key_in_timeline(self) -> SegmentKey | None:
+        """Its identity in the timeline; ``None`` where only the lineage decides."""
+        return None if self.place is None else SegmentKey(self.interval, self.place.version, self.place.partition)
+
+    @property
+    def version(self) -> str:
+        """Its version in the timeline; empty where only the lineage decides."""
+        return "" if self.place is None else self.place.version
+
+    @property
+    def partition(self) -> int:
+        """Its partition id in the timeline; -1 where only the lineage decides."""
+        return -1 if self.place is None else self.place.partition
+
+    @property
+    def overshadowed(self) -> tuple[int, ...]:
+        """Partition ids of the segments it was made from."""
+        return () if self.place is None else expand(self.place.overshadowed)
+
+    @property
+    def group(self) -> tuple[int, ...]:
+        """Partition ids of its atomic update group; empty when it is alone."""
+        return () if self.place is None else expand(self.place.group)
+
 
 _ENCODER = msgspec.json.Encoder()
-_OPTIONAL = SegmentRecord.__struct_fields__.index("columns") - len(SegmentRecord.__struct_fields__)
-_DEFAULTS = b"," + _ENCODER.encode(SegmentRecord.__struct_defaults__[_OPTIONAL:])[1:]
+
+
+def _defaults_from(name: str) -> bytes:
+    """The end of an encoded record whose fields from ``name`` on have their defaults."""
+    at = SegmentRecord.__struct_fields__.index(name) - len(SegmentRecord.__struct_fields__)
+    return b"," + _ENCODER.encode(SegmentRecord.__struct_defaults__[at:])[1:]
+
+
+_ENDS = (_defaults_from("columns"), _defaults_from("place"))
 _RECORDS = msgspec.json.Decoder(list[SegmentRecord])
 
 
 def encode_record(record: SegmentRecord) -> bytes:
     """The record as the registry stores it: without the fields at the end that most records have no use for."""
     encoded = _ENCODER.encode(record)
-    return encoded[: -len(_DEFAULTS)] + b"]" if encoded.endswith(_DEFAULTS) else encoded
+    end = next((end for end in _ENDS if encoded.endswith(end)), b"")
+    return encoded[: -len(end)] + b"]" if end else encoded
 
 
 def decode_records(payload: bytes | msgspec.Raw, where: str) -> list[SegmentRecord]:

@@ -21,15 +21,19 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from airflow_provider_segments.compaction.plan import CompactionGroup, SkippedChunk, make_plan
+from airflow_provider_segments.compaction.locks import LEASE_MS, choose_lock, in_the_way
+from airflow_provider_segments.compaction.plan import CompactionGroup, SkippedChunk, make_plan, whole_group
 from airflow_provider_segments.compaction.settings import CompactionSettings, Policy
-from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError
+from airflow_provider_segments.exceptions import InvalidConfigError, LockDeniedError, SegmentsError
+from airflow_provider_segments.lineage.guard import Rewrite
 from airflow_provider_segments.lineage.stage import StageTicket
 from airflow_provider_segments.lineage.start import StartedEntry
+from airflow_provider_segments.locking import granted_lock
+from airflow_provider_segments.locking.renewal import keep_leases
 from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.model.identity import HeldLock
 from airflow_provider_segments.model.interval import Granularity, Interval, parse_time
 from airflow_provider_segments.model.period import parse_period
-from airflow_provider_segments.snapshot import Snapshot
 from airflow_provider_segments.spark import application
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.merging import Merged, MergeInput, MergeJob, MergeMismatchError, merge
@@ -61,6 +65,7 @@ class CompactedGroup:
     seconds: float = 0.0
     how: str = "merge"
     error: str = ""
+    denied: bool = False
 
 
 @dataclass(slots=True)
@@ -117,14 +122,18 @@ def compact_table(
     settings = settings or CompactionSettings.of(config)
     _check_columns(config, settings)
     with table.snapshot(start, end, owner=f"compaction {identity}"[:200]) as taken:
-        plan = make_plan(taken.segments, settings, locked=locked)
+        others = in_the_way(table.locks.locks(), identity, table.store.clock.now_ms())
+        plan = make_plan(taken.segments, settings, locked=[*locked, *others])
         report = CompactionReport(table.name, dry_run, [_planned(group) for group in plan.groups], plan.skipped)
         if dry_run or not plan.groups:
             return report
-        run = _Run(spark, table, replace_config(config, settings), settings, taken, identity, memory_bytes)
+        run = _Run(spark, table, replace_config(config, settings), settings, identity, memory_bytes)
         with ThreadPoolExecutor(max(1, min(len(plan.groups), spark.sparkContext.defaultParallelism))) as pool:
             for group, outcome in zip(plan.groups, report.groups, strict=True):
                 pool.submit(run.compact, group, outcome, progress)
+    denied = [group for group in report.groups if group.denied]
+    report.groups = [group for group in report.groups if not group.denied]
+    report.skipped += tuple(SkippedChunk(group.chunk, group.inputs, "locked meanwhile") for group in denied)
     return report
 
 
@@ -145,7 +154,6 @@ class _Run:
     table: Table
     config: TableConfig
     settings: CompactionSettings
-    taken: Snapshot
     identity: str
     memory_bytes: int
 
@@ -155,7 +163,11 @@ class _Run:
         """One group, from start to end. Its errors go into its outcome: the others go on."""
         began = time.monotonic()
         try:
-            self._publish(group, outcome)
+            self._compact(group, outcome)
+        except LockDeniedError as error:
+            outcome.denied = True
+            _LOG.info("table %r, chunk %s: left alone: %s", self.table.name, group.chunk, error)
+            return
         except Exception as error:  # whatever Spark or the store raises: it is this group's failure alone
             outcome.error = f"{type(error).__name__}: {str(error)[:500]}"
             _LOG.exception("table %r, chunk %s: not compacted", self.table.name, group.chunk)
@@ -164,9 +176,43 @@ class _Run:
         if progress is not None:
             progress(outcome)
 
-    def _publish(self, group: CompactionGroup, outcome: CompactedGroup) -> None:
+    def _compact(self, group: CompactionGroup, outcome: CompactedGroup) -> None:
+        """Under the lock that the group needs, which is given back at the end, whatever the end."""
+        box, task = self.table.locks, f"{self.identity}/{group.chunk}"
+        choice = choose_lock(group, self.identity, task)
+        if choice.request is None:
+            self._publish(group, outcome, (), None)
+            return
+        self._leave(task)  # what an earlier attempt held, which may have been taken since
+        lock = granted_lock(self.table.name, box.acquire(choice.request))
+        try:
+            with keep_leases(box, lock.group, task, LEASE_MS, [lock.lock_id]) as kept:
+                if choice.whole_chunk:
+                    group = self._whole(group)
+                    outcome.inputs, outcome.rows_before, outcome.bytes_before = (
+                        len(group.segments),
+                        group.rows,
+                        group.bytes,
+                    )
+                self._publish(group, outcome, (HeldLock(lock.lock_id, lock.group, task),), choice.rewrite)
+                kept.check()
+        finally:
+            self._leave(task)
+
+    def _leave(self, task: str) -> None:
+        self.table.locks.release(self.identity, task)
+
+    def _whole(self, group: CompactionGroup) -> CompactionGroup:
+        """All that is visible in the time chunk now that it is locked: the new version hides whatever is there. The
+        lease of the run protects these, too: it is older than they are."""
+        now = self.table.snapshot(group.interval.start_ms, group.interval.end_ms)
+        return whole_group(group.chunk, now.segments, group.reason)
+
+    def _publish(
+        self, group: CompactionGroup, outcome: CompactedGroup, locks: Sequence[HeldLock], rewrite: Rewrite | None
+    ) -> None:
         names = [segment.name for segment in group.segments]
-        started = self._start(group, names)
+        started = self._start(group, names, locks, rewrite)
         outcome.entry_id = started.entry_id
         ticket = self.table.open_stage(started.entry_id, STAGER)
         merged = self._merge(group, ticket)
@@ -182,14 +228,16 @@ class _Run:
         outcome.outputs, outcome.rows_after, outcome.bytes_after = len(staged), staged.rows, staged.bytes
         self.table.end(started.entry_id)
 
-    def _start(self, group: CompactionGroup, names: Sequence[str]) -> StartedEntry:
+    def _start(
+        self, group: CompactionGroup, names: Sequence[str], locks: Sequence[HeldLock], rewrite: Rewrite | None
+    ) -> StartedEntry:
         """The entry of an earlier attempt of the same work is gone on with only if it replaces the same segments."""
         identity = f"{self.identity}/{group.chunk}"
-        started = self.table.start(names, identity=identity)
+        started = self.table.start(names, identity=identity, locks=locks, rewrite=rewrite)
         if set(started.segments_from) == set(names):
             return started
         self.table.revert(started.entry_id, force=True)
-        return self.table.start(names, identity=identity)
+        return self.table.start(names, identity=identity, locks=locks, rewrite=rewrite)
 
     def _give_up(self, outcome: CompactedGroup) -> None:
         """Free the inputs for others. If even that fails, the clean-up does it when the entry is old enough."""
@@ -248,7 +296,8 @@ class _Run:
     def _build(self, group: CompactionGroup, entry_id: str) -> None:
         """Spark's own sort. It opens an attempt of its own, which shuts out the one that has not written anything."""
         keys = {segment.key for segment in group.segments}
-        rows = read_files(self.spark, self.taken, keys, schema_of(self.taken), self.config)
+        source = self.table.snapshot(group.interval.start_ms, group.interval.end_ms)  # the run's lease holds it, too
+        rows = read_files(self.spark, source, keys, schema_of(source), self.config)
         if self.settings.deduplicate:
             raise InvalidConfigError(
                 f"chunk {group.chunk} is too large to be deduplicated by one worker; raise its memory, "

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy
 import pyarrow
 import pyarrow.dataset
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -26,11 +27,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from airflow_provider_segments.connection import connect
-from airflow_provider_segments.exceptions import InvalidConfigError
+from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
+from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.interval import parse_time
 from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.snapshot import Snapshot
 from airflow_provider_segments.spark.filters import expression, may_match, usable
+from airflow_provider_segments.spark.merging import arrow_times
 from airflow_provider_segments.storage.base import ObjectStore
 
 _PARTITION_BYTES = 64 << 20
@@ -38,33 +41,47 @@ _BATCH_ROWS = 32_768
 
 
 class ReadSegment(msgspec.Struct, frozen=True, array_like=True):
-    """One segment to read: its object, its size and its column statistics, and whether it is in tiered storage."""
+    """One segment to read: its object, its size and its column statistics, whether it is in tiered storage, and, as
+    ``[start, end)`` in milliseconds, in which parts of its time it is visible (empty: all of it)."""
 
     key: str
     rows: int
     bytes: int
     columns: dict[str, list[Any]] | None = None
     tiered: bool = False
+    visible_in: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What is to be read, and from where."""
+    """What is to be read, and from where. ``time`` is the time column and its format, where rows have to be told by
+    it."""
 
     storage: ObjectStore
     tiered: ObjectStore | None
     segments: list[ReadSegment]
+    time: tuple[str, str] | None = None
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> _Found:
+    def of(cls, snapshot: Snapshot, config: TableConfig | None = None) -> _Found:
+        """``config`` where nobody else filters the rows of segments that are visible in a part of their time only."""
+        time = (config.time_column, config.time_format) if config and config.time_column and snapshot.cuts else None
         snapshot.stores()  # a segment in a tiered storage that is not here is refused now, and not by a task
         return cls(
             snapshot.storage,
             snapshot.tiered,
             [
-                ReadSegment(each.key, each.rows, each.bytes, each.columns, each.tiered is not None)
+                ReadSegment(
+                    each.key,
+                    each.rows,
+                    each.bytes,
+                    each.columns,
+                    each.tiered is not None,
+                    tuple((part.start_ms, part.end_ms) for part in each.visible_in),
+                )
                 for each in snapshot.segments
             ],
+            time,
         )
 
 
@@ -98,12 +115,12 @@ class SegmentsDataSource(DataSource):
         as_of = self.options.get("as_of")
         with connect(hosts, uri, self.options.get("cluster", DEFAULT_CLUSTER)) as store:
             table = store.table(name)
-            table.config()
+            config = table.config()
             snapshot = table.snapshot(start, end, as_of=as_of)
             if not with_schema:
-                return _Found.of(snapshot), None
+                return _Found.of(snapshot, config), None
             whole = snapshot if start is None and end is None else table.snapshot(as_of=as_of)
-            return _Found.of(snapshot), schema_of(whole)
+            return _Found.of(snapshot, config), schema_of(whole)
 
     def _required(self, option: str) -> str:
         value = self.options.get(option)
@@ -136,9 +153,9 @@ def bound_to(snapshot: Snapshot) -> type[SegmentsDataSource]:
 
 @dataclass
 class _Group(InputPartition):
-    """Segments that one task reads: their keys, and whether they are in tiered storage."""
+    """Segments that one task reads."""
 
-    keys: list[tuple[str, bool]] = field(default_factory=list)
+    segments: list[ReadSegment] = field(default_factory=list)
     bytes: int = 0
 
 
@@ -150,6 +167,7 @@ class SegmentsReader(DataSourceReader):
         self.segments = found.segments
         self.storage = found.storage
         self.tiered = found.tiered
+        self.time = found.time
         self.filters: list[Filter] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -168,22 +186,23 @@ class SegmentsReader(DataSourceReader):
                 continue
             if not groups or groups[-1].bytes + segment.bytes > _PARTITION_BYTES:
                 groups.append(_Group())
-            groups[-1].keys.append((segment.key, segment.tiered))
+            groups[-1].segments.append(segment)
             groups[-1].bytes += segment.bytes
         return list(groups) or [_Group()]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """The rows of one group."""
         assert isinstance(partition, _Group)
-        for key, tiered in partition.keys:
-            store = self.tiered if tiered and self.tiered is not None else self.storage
-            with store.open(key) as file:
-                yield from self._batches(pyarrow.PythonFile(file, mode="r"))
+        for segment in partition.segments:
+            store = self.tiered if segment.tiered and self.tiered is not None else self.storage
+            with store.open(segment.key) as file:
+                yield from self._batches(pyarrow.PythonFile(file, mode="r"), segment)
 
-    def _batches(self, file: pyarrow.NativeFile) -> Iterator[pyarrow.RecordBatch]:
+    def _batches(self, file: pyarrow.NativeFile, segment: ReadSegment) -> Iterator[pyarrow.RecordBatch]:
         fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(file)
+        cut = self.time is not None and segment.visible_in
         scanner = fragment.scanner(
-            schema=self.arrow_schema,
+            schema=self._with_time(fragment.physical_schema) if cut else self.arrow_schema,
             filter=expression(self.filters),
             batch_size=_BATCH_ROWS,
             batch_readahead=2,
@@ -191,9 +210,32 @@ class SegmentsReader(DataSourceReader):
             use_threads=False,
         )
         for batch in scanner.to_batches():
-            if batch.num_rows:
-                columns = [column.cast(field.type) for column, field in zip(batch, self.arrow_schema, strict=True)]
+            found = self._visible(batch, segment.visible_in) if cut else batch
+            if found.num_rows:
+                columns = [found.column(field.name).cast(field.type) for field in self.arrow_schema]
                 yield pyarrow.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+
+    def _with_time(self, stored: pyarrow.Schema) -> pyarrow.Schema:
+        """The schema with the time column, which the query may not have asked for."""
+        assert self.time is not None
+        column = self.time[0]
+        return (
+            self.arrow_schema if column in self.arrow_schema.names else self.arrow_schema.append(stored.field(column))
+        )
+
+    def _visible(self, batch: pyarrow.RecordBatch, parts: Sequence[tuple[int, int]]) -> pyarrow.RecordBatch:
+        """The rows in those parts of time. Raises :class:`SourceDataError` where only Spark can read the times."""
+        assert self.time is not None
+        column, time_format = self.time
+        times = arrow_times(pyarrow.chunked_array([batch.column(column)]), time_format)
+        if times is None:
+            raise SourceDataError(
+                f"a segment is visible in a part of its time only, and Arrow cannot read the times in {column!r}; "
+                "read the table with read_table"
+            )
+        ms = times.to_numpy()
+        kept = numpy.logical_or.reduce([(ms >= start) & (ms < end) for start, end in parts])
+        return batch.filter(pyarrow.array(kept))
 
 
 def _ms(text: str | None) -> int | None:

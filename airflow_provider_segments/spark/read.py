@@ -15,6 +15,7 @@ import datetime
 import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from urllib.parse import urlparse
 
 import pyarrow.parquet
@@ -26,7 +27,7 @@ from pyspark.sql.types import DateType, IntegralType, StructType, TimestampNTZTy
 from airflow_provider_segments.connection import storage_options, tiered_options, worker_environment
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import MAX_MS, MIN_MS, parse_time, to_ms
+from airflow_provider_segments.model.interval import MAX_MS, MIN_MS, Interval, parse_time, to_ms
 from airflow_provider_segments.snapshot import Snapshot
 from airflow_provider_segments.spark.leases import hold, owner_of
 from airflow_provider_segments.spark.times import DAY_MS, quoted, time_ms
@@ -144,6 +145,37 @@ def _read(
         return spark.createDataFrame([], schema)
     if through_arrow is None:
         through_arrow = not all(spark_can_read(spark, store.uri) for store in snapshot.stores())
+    parts: dict[tuple[Interval, ...], list[str]] = {}
+    for segment in snapshot.segments if snapshot.cuts else ():
+        parts.setdefault(segment.visible_in, []).append(segment.key)
+    if not parts:
+        return _objects(spark, snapshot, schema, config, columns, through_arrow)
+    read = [
+        _visible_rows(
+            _objects(spark, snapshot.only(keys), schema, config, columns, through_arrow), config, schema, cuts
+        )
+        for cuts, keys in parts.items()
+    ]
+    return reduce(DataFrame.unionByName, read)
+
+
+def _visible_rows(
+    rows: DataFrame, config: TableConfig, schema: StructType, visible_in: Sequence[Interval]
+) -> DataFrame:
+    """The rows within the part of their segments' time that newer versions have left visible."""
+    kept = [time_filter(config, schema, part.start_ms, part.end_ms) for part in visible_in]
+    wanted = [one for one in kept if one is not None]
+    return rows.filter(reduce(Column.__or__, wanted)) if wanted else rows
+
+
+def _objects(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    schema: StructType,
+    config: TableConfig,
+    columns: Sequence[str] | None,
+    through_arrow: bool,
+) -> DataFrame:
     return _arrow(spark, snapshot, schema, config, columns) if through_arrow else _native(spark, snapshot, schema)
 
 

@@ -2,23 +2,31 @@
 
 from airflow_provider_segments.exceptions import TimelineRefusedError
 from airflow_provider_segments.model.identity import SegmentKey
-from airflow_provider_segments.timeline.render import as_svg, as_text
+from airflow_provider_segments.timeline.overlay import Overlay, Placed, overlay
+from airflow_provider_segments.timeline.render import TimelineLine, as_svg, ranges_text, timeline_lines
 from airflow_provider_segments.timeline.segment import (
     Identified,
     SegmentState,
     TimelinePiece,
     VersionedSegment,
 )
+from airflow_provider_segments.timeline.stacks import SegmentStanding
 from airflow_provider_segments.timeline.timeline import Timeline
 
 __all__ = [
     "Identified",
+    "Overlay",
+    "Placed",
     "SegmentKey",
+    "SegmentStanding",
     "SegmentState",
     "Timeline",
+    "TimelineLine",
     "TimelinePiece",
     "TimelineRefusedError",
     "VersionedSegment",
     "as_svg",
-    "as_text",
+    "overlay",
+    "ranges_text",
+    "timeline_lines",
 ]

@@ -32,13 +32,10 @@ from airflow_provider_segments.locking.model import (
     Revoked,
     SegmentKey,
     granted_lock,
-    join_ranges,
-    ranges_contain,
-    ranges_of,
-    ranges_overlap,
 )
 from airflow_provider_segments.locking.versions import APPEND_VERSION, version_ms, version_of
 from airflow_provider_segments.model.interval import Granularity
+from airflow_provider_segments.model.ranges import join_ranges, ranges_contain, ranges_of, ranges_overlap
 from tests.locking.helpers import LEASE_MS, NOW_MS, PureBox, days, segments, wanted
 
 TYPES = ("EXCLUSIVE", "SHARED", "APPEND", "REPLACE", "KILL")

@@ -1,0 +1,87 @@
+"""Which locks the compaction of a group takes, and what its segments do to the timeline. Pure.
+
+Segments of one time chunk and version that stay there: segment locks on them, and new ids of the same version that
+overshadow theirs. Appends go on beside that. Anything else (another granularity, several versions): a lock on the whole
+time chunk and a new version, which hides all of the chunk, so all of the chunk must be in the group (Druid #6319).
+Segments without a place in the timeline are replaced by the lineage alone and need no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_segments.compaction.plan import CompactionGroup
+from airflow_provider_segments.lineage.guard import Rewrite
+from airflow_provider_segments.locking import Lock, LockGranularity, LockRequest, LockType, Priority
+from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.model.ranges import ranges_of
+from airflow_provider_segments.model.segment import Segment
+
+LEASE_MS = 120_000
+"""Lease of a compaction's locks, which it renews: for so long the inputs of one that was killed stay locked."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockChoice:
+    """The lock to take, if any, and how the push is to be started. ``whole_chunk`` says that whatever is visible in the
+    time chunk once the lock is held has to be in the group."""
+
+    request: LockRequest | None = None
+    rewrite: Rewrite | None = None
+    whole_chunk: bool = False
+
+
+def choose_lock(group: CompactionGroup, lock_group: str, task: str) -> LockChoice:
+    """The lock for compacting ``group`` as ``task`` of ``lock_group``."""
+    placed = [segment for segment in group.segments if segment.place is not None]
+    if not placed:
+        return LockChoice()
+    all_placed = len(placed) == len(group.segments)
+    where = {(segment.interval, segment.version) for segment in placed}
+    if where == {(group.interval, placed[0].version)}:
+        return _on_segments(group.interval, placed, lock_group, task, rewrites=all_placed)
+    request = LockRequest(
+        group=lock_group,
+        task=task,
+        interval=group.interval,
+        lock_type=LockType.EXCLUSIVE,
+        newest=max(segment.version for segment in placed),
+        priority=Priority.COMPACTION,
+        lease_ms=LEASE_MS,
+    )
+    rewrite = Rewrite(group.interval.start_ms, group.interval.end_ms) if all_placed else None
+    return LockChoice(request, rewrite, whole_chunk=True)
+
+
+def in_the_way(locks: Iterable[Lock], lock_group: str, now_ms: int) -> list[Interval]:
+    """Time that a compaction leaves alone: somebody of the same or a higher priority has locked segments that are
+    there, or all of it against changes. Appends are in nobody's way."""
+    return [
+        lock.interval
+        for lock in locks
+        if lock.active
+        and not lock.abandoned(now_ms)
+        and lock.group != lock_group
+        and lock.priority >= Priority.COMPACTION
+        and not lock.new_ids
+        and lock.lock_type is not LockType.APPEND
+    ]
+
+
+def _on_segments(
+    interval: Interval, placed: Sequence[Segment], lock_group: str, task: str, *, rewrites: bool
+) -> LockChoice:
+    version, partitions = placed[0].version, frozenset(segment.partition for segment in placed)
+    request = LockRequest(
+        group=lock_group,
+        task=task,
+        interval=interval,
+        granularity=LockGranularity.SEGMENT,
+        partitions=partitions,
+        version=version,
+        priority=Priority.COMPACTION,
+        lease_ms=LEASE_MS,
+    )
+    rewrite = Rewrite(interval.start_ms, interval.end_ms, version, ranges_of(partitions)) if rewrites else None
+    return LockChoice(request, rewrite)

@@ -1,0 +1,250 @@
+"""Giving staged segments their place in the timeline: interval, version and partition id, under a lock.
+
+Which lock (Druid's rules, notes in docs/architecture.md): a push that was started under an exclusive time-chunk lock
+gets that lock's version. Every other push takes segment locks on new ids, of the version that readers see in the
+chunk, so appends and compactions of the same granularity never stand in each other's way. It looks at what is visible
+*after* it has the lock: whoever wants to publish a newer version of the chunk from then on must take the lock away
+first, and then this push fails instead of disappearing beneath that version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from airflow_provider_segments.exceptions import StageRefusedError
+from airflow_provider_segments.lineage.context import Context
+from airflow_provider_segments.lineage.guard import Guard
+from airflow_provider_segments.locking import (
+    APPEND_VERSION,
+    Allocated,
+    AllocationRequest,
+    Lock,
+    LockGranularity,
+    LockRequest,
+    LockType,
+    Priority,
+    Revoked,
+    granted_lock,
+)
+from airflow_provider_segments.model.identity import HeldLock
+from airflow_provider_segments.model.interval import Interval, parse_chunk
+from airflow_provider_segments.model.ranges import ranges_of
+from airflow_provider_segments.model.segment import Segment, StagedSegment, TimelinePlace
+from airflow_provider_segments.timeline import SegmentState
+
+_LOOKS = 5  # each further one needs a newer version that was published just then
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Segments with their places, and the locks that were taken for them."""
+
+    segments: tuple[StagedSegment, ...]
+    locks: tuple[HeldLock, ...]
+
+
+def stage_task(entry_id: str, stager: str) -> str:
+    """The name under which a stage holds its locks: the same for each of its attempts."""
+    return f"{entry_id}/{stager}"
+
+
+def stage_group(entry_id: str, guard: Guard) -> str:
+    """The group of a stage's locks: that of the locks its push was started under, or the entry's own."""
+    return guard.locks[0].group if guard.locks else f"entry/{entry_id}"
+
+
+def place(
+    context: Context, entry_id: str, guard: Guard, stager: str, attempt: int, segments: Sequence[StagedSegment]
+) -> Placed:
+    """``segments`` with their places. The same attempt gets the same ids again.
+
+    Raises :class:`LockDeniedError` when somebody holds a lock that stands in the way, :class:`LockRevokedError`,
+    :class:`LockLostError`, and :class:`StageRefusedError` (``many-chunks``, ``finer-granularity``).
+    """
+    placer = _Placer(context, entry_id, guard, stager, attempt)
+    by_chunk: dict[str, list[StagedSegment]] = {}
+    for one in segments:
+        by_chunk.setdefault(one.chunk, []).append(one)
+    counts = {chunk: len(some) for chunk, some in by_chunk.items()}
+    if guard.rewrite is not None and [parse_chunk(chunk) for chunk in counts] != [guard.rewrite.interval]:
+        raise placer.refused("many-chunks", f"a rewrite brings segments of its one time chunk, not of {len(counts)}")
+    locked = placer.locked(counts)
+    given = placer.under_lock(locked, counts) | placer.append({one: counts[one] for one in counts if one not in locked})
+    placed = tuple(item for chunk, some in by_chunk.items() for item in placer.placed(given[chunk], some))
+    taken = dict.fromkeys(placer.held(given[chunk].ids.lock) for chunk in counts if chunk not in locked)
+    return Placed(placed, tuple(taken))
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Ids in a time chunk."""
+
+    chunk: str
+    ids: Allocated
+
+
+@dataclass(frozen=True, slots=True)
+class _Placer:
+    context: Context
+    entry_id: str
+    guard: Guard
+    stager: str
+    attempt: int
+
+    def locked(self, chunks: Iterable[str]) -> dict[str, Lock]:
+        """The chunks that are under a time-chunk lock with a version of its own, which the push was started under."""
+        if not self.guard.locks:
+            return {}
+        mine = {held.lock_id for held in self.guard.locks}
+        locks = [lock for lock in self.context.locks.locks() if lock.lock_id in mine and _has_version(lock)]
+        return {chunk: lock for chunk in chunks for lock in locks if lock.contains(parse_chunk(chunk))}
+
+    def under_lock(self, locks: Mapping[str, Lock], counts: Mapping[str, int]) -> dict[str, _Given]:
+        """Ids of the locks' own versions."""
+        holders = {held.lock_id: held for held in self.guard.locks}
+        requests = [
+            AllocationRequest(
+                lock=LockRequest(
+                    group=lock.group,
+                    task=holders[lock.lock_id].task,
+                    interval=lock.interval,
+                    lock_type=lock.lock_type,
+                    priority=lock.priority,
+                ),
+                key=self._key(chunk),
+                count=counts[chunk],
+                interval=parse_chunk(chunk),
+            )
+            for chunk, lock in locks.items()
+        ]
+        return {chunk: _Given(chunk, ids) for chunk, ids in zip(locks, self._allocated(requests), strict=True)}
+
+    def append(self, counts: Mapping[str, int]) -> dict[str, _Given]:
+        """New ids under segment locks, in the interval and version that new rows of each chunk belong to."""
+        rewrite = self.guard.rewrite
+        if rewrite is not None and rewrite.partitions:  # its inputs are locked: no newer version can come between
+            return self._taken(counts, {chunk: _Target(chunk, rewrite.version) for chunk in counts})
+        targets = {chunk: _Target(chunk, APPEND_VERSION) for chunk in counts}
+        for _ in range(_LOOKS if counts else 0):
+            given = self._taken(counts, targets)
+            now = self._targets(counts)
+            if all(now[chunk].covers(one) for chunk, one in given.items()):
+                return given
+            targets = now
+        if counts:
+            raise self.refused("version-moves", "newer versions of its time chunks were published all the while")
+        return {}
+
+    def placed(self, given: _Given, segments: Sequence[StagedSegment]) -> list[StagedSegment]:
+        """The segments with the ids in ``given``."""
+        ids, rewrite = given.ids, self.guard.rewrite
+        over = rewrite.partitions if rewrite is not None else ()
+        group = ranges_of(ids.partitions) if over else ()
+        core = len(segments) if rewrite is not None and not over else 0
+        places = [TimelinePlace(ids.version, partition, over, group, core) for partition in ids.partitions]
+        return [
+            StagedSegment(given.chunk, msgspec.structs.replace(one.record, place=place))
+            for one, place in zip(segments, places, strict=True)
+        ]
+
+    def held(self, lock: Lock) -> HeldLock:
+        """The lock as the guard remembers it."""
+        return HeldLock(lock.lock_id, lock.group, stage_task(self.entry_id, self.stager))
+
+    def refused(self, rule: str, detail: str, hint: str = "") -> StageRefusedError:
+        """The error of this stage."""
+        return StageRefusedError(
+            rule, f"stage refused: {detail}", table=self.context.table, entry_id=self.entry_id, hint=hint
+        )
+
+    def _taken(self, counts: Mapping[str, int], targets: Mapping[str, _Target]) -> dict[str, _Given]:
+        requests = [
+            AllocationRequest(
+                lock=LockRequest(
+                    group=stage_group(self.entry_id, self.guard),
+                    task=stage_task(self.entry_id, self.stager),
+                    interval=parse_chunk(targets[chunk].chunk),
+                    granularity=LockGranularity.SEGMENT,
+                    priority=self._priority(),
+                ),
+                key=self._key(f"{chunk}/{targets[chunk].first}"),
+                count=count,
+                version=targets[chunk].version,
+                at_least=targets[chunk].first,
+            )
+            for chunk, count in counts.items()
+        ]
+        given = zip(counts, self._allocated(requests), strict=True)
+        return {chunk: _Given(targets[chunk].chunk, ids) for chunk, ids in given}
+
+    def _priority(self) -> int:
+        """That of the locks the push was started under: the locks of one group must not differ in it."""
+        mine = {held.lock_id for held in self.guard.locks}
+        found = [lock.priority for lock in self.context.locks.locks() if lock.lock_id in mine] if mine else []
+        return found[0] if found else Priority.BATCH
+
+    def _allocated(self, requests: Sequence[AllocationRequest]) -> list[Allocated]:
+        if not requests:
+            return []
+        results = self.context.locks.allocate_all(requests)
+        if isinstance(results[0], Revoked) and results[0].lock.lock_id not in {
+            one.lock_id for one in self.guard.all_locks
+        }:
+            lock = results[0].lock  # an earlier attempt's, which nothing relies on any more
+            self.context.locks.release(lock.group, stage_task(self.entry_id, self.stager), lock_ids=[lock.lock_id])
+            results = self.context.locks.allocate_all(requests)
+        for result in results:
+            granted_lock(self.context.table, result)
+        return [result for result in results if isinstance(result, Allocated)]
+
+    def _targets(self, chunks: Iterable[str]) -> dict[str, _Target]:
+        """Where new rows of each chunk belong: the newest version that counts there, whether it is visible or was
+        replaced by nothing and may come back; beneath it they would not be seen."""
+        intervals = [parse_chunk(chunk) for chunk in chunks]
+        whole = Interval(min(one.start_ms for one in intervals), max(one.end_ms for one in intervals))
+        found = [
+            (segment.interval, segment)
+            for segment, state in self.context.standings(whole)
+            if segment.place is not None and state is not SegmentState.STANDBY
+        ]
+        return {chunk: self._target(chunk, interval, found) for chunk, interval in zip(chunks, intervals, strict=True)}
+
+    def _target(self, chunk: str, interval: Interval, found: Sequence[tuple[Interval, Segment]]) -> _Target:
+        here = [(at, segment) for at, segment in found if at.overlaps(interval)]
+        if not here:
+            return _Target(chunk, APPEND_VERSION)
+        at, newest = max(here, key=lambda one: one[1].version)
+        if not (at.start_ms <= interval.start_ms and interval.end_ms <= at.end_ms):
+            raise self.refused(
+                "finer-granularity",
+                f"the segment is of time chunk {chunk}, and the table has finer ones there, such as {newest.chunk}",
+                "Compact the table to the coarser granularity first, or append at the finer one.",
+            )
+        ids = [segment.partition for one, segment in here if (one, segment.version) == (at, newest.version)]
+        return _Target(newest.chunk, newest.version, max(ids) + 1)
+
+    def _key(self, what: str) -> str:
+        return f"{self.entry_id}/{self.stager}/{self.attempt}/{what}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where new segments go: time chunk, version, and the first id that is free for all we see."""
+
+    chunk: str
+    version: str
+    first: int = 0
+
+    def covers(self, given: _Given) -> bool:
+        """Whether those ids are good here."""
+        return (given.chunk, given.ids.version) == (
+            self.chunk,
+            self.version,
+        ) and given.ids.partitions.start >= self.first
+
+
+def _has_version(lock: Lock) -> bool:
+    return lock.granularity is LockGranularity.TIME_CHUNK and lock.lock_type in (LockType.EXCLUSIVE, LockType.REPLACE)

@@ -1,0 +1,111 @@
+"""The timeline as the second filter of what readers see: over what a lineage shows, and over what it lets go back.
+
+Lineage and timeline agree as long as nothing is lost: a rewrite (a compaction) replaces its inputs in the lineage, and
+its segments overshadow them in the timeline. They differ when a segment of a rewrite is gone: then its atomic update
+group, or the core set of its version, is incomplete and shows nothing, and the inputs, which the lineage alone would go
+on hiding, show the same rows.
+
+Going back must never bring rows back that were replaced on purpose. So what a rewrite replaced is left to the timeline
+only as long as the rewrite's own segments are missed: those that another entry replaced are allowed to be gone. And a
+group counts only while its entry can fall back: the clean-up gives that up, in the lineage, before the first segment of
+either side leaves the registry (``lineage/decide.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from airflow_provider_segments.exceptions import CorruptRecordError, TimelineRefusedError
+from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.model.lineage import EntryState, Lineage
+from airflow_provider_segments.model.ranges import expand
+from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace
+from airflow_provider_segments.timeline.segment import SegmentState, VersionedSegment
+from airflow_provider_segments.timeline.timeline import Timeline
+
+
+class Placed(NamedTuple):
+    """A registered segment with its entry, its time chunk, and its place in the timeline."""
+
+    entry_id: str
+    interval: Interval
+    record: SegmentRecord
+    place: TimelinePlace
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """What the timeline says of a table's segments. ``visible`` has those that readers see: where that is only a part
+    of their time, in which intervals; else nothing."""
+
+    timeline: Timeline[str]
+    visible: Mapping[str, tuple[Interval, ...]]
+
+    def state_of(self, placed: Placed) -> SegmentState:
+        """Where a segment that was given stands."""
+        if placed.record.name in self.visible:
+            return SegmentState.VISIBLE
+        state = self.timeline.state_of(_segment(placed, falls_back=False))
+        return SegmentState.STANDBY if state is SegmentState.STANDBY else SegmentState.OVERSHADOWED
+
+
+def overlay(table: str, lineage: Lineage, hidden: Collection[str], placed: Iterable[Placed]) -> Overlay:
+    """What of ``placed`` is visible: the registered segments with a place whose entries are settled in ``lineage``,
+    all of every time chunk that is asked about. ``hidden`` are the names that the lineage hides.
+
+    Raises :class:`CorruptRecordError` when the records contradict each other.
+    """
+    found = list(placed)
+    going_back = {entry.entry_id for entry in lineage.rewrites()}
+    timeline: Timeline[str] = Timeline(table)
+    try:
+        known = timeline.add_all(_segment(one, falls_back=one.entry_id in going_back) for one in found)
+    except TimelineRefusedError as error:
+        raise CorruptRecordError(f"registry of table {table!r}: {error}") from error
+    if known != len(found):
+        raise CorruptRecordError(f"registry of table {table!r}: {_twice(found)}")
+    left = _left_to_the_timeline(lineage, {one.entry_id for one in found}) if going_back else frozenset[str]()
+    parts: dict[str, list[Interval]] = {}
+    for piece in timeline.pieces():
+        for segment in piece.segments:
+            name = segment.payload
+            if name not in hidden or name in left:
+                parts.setdefault(name, [])
+                if piece.cut:
+                    parts[name].append(piece.interval)
+    return Overlay(timeline, {name: tuple(cuts) for name, cuts in parts.items()})
+
+
+def _segment(placed: Placed, *, falls_back: bool) -> VersionedSegment[str]:
+    """A segment whose entry can no longer fall back is there for good, whatever was once made together with it."""
+    place, name = placed.place, placed.record.name
+    if not falls_back:
+        return VersionedSegment(placed.interval, place.version, place.partition, name)
+    over, group = expand(place.overshadowed), expand(place.group)
+    return VersionedSegment(placed.interval, place.version, place.partition, name, over, group, place.core)
+
+
+def _left_to_the_timeline(lineage: Lineage, registered: Collection[str]) -> frozenset[str]:
+    """Names that a rewrite replaced, and that are for the timeline to hide. A rewrite without any registered segment
+    hides by the lineage alone, unless one is missed: it is gone, and no entry has replaced it."""
+    replaced: set[str] = set()
+    for entry in lineage.in_state(EntryState.COMPLETED):
+        replaced.update(entry.segments_from)
+    return frozenset(
+        name
+        for entry in lineage.rewrites()
+        if entry.entry_id in registered or not replaced.issuperset(entry.segments_to)
+        for name in entry.segments_from
+    )
+
+
+def _twice(found: Collection[Placed]) -> str:
+    seen: dict[tuple[Interval, str, int], str] = {}
+    for one in found:
+        key = (one.interval, one.place.version, one.place.partition)
+        if key in seen:
+            return f"{seen[key]!r} and {one.record.name!r} are both partition {key[2]} of {key[0]}, version {key[1]}"
+        seen[key] = one.record.name
+    return "segments contradict each other"
