@@ -14,6 +14,7 @@ from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_to_names, describe, find
 from airflow_provider_segments.lineage.staged import Staged, sort_out
+from airflow_provider_segments.lineage.versions import check_joined, joins
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 from airflow_provider_segments.model.names import check_segment_names, entry_tag
 from airflow_provider_segments.model.segment import SegmentRecord
@@ -177,6 +178,8 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
         return _already(context, entry)
     _check_not_reverted(context, entry)
     _check_names(context, stored, entry, records)
+    if any(record.place is not None and joins(record.place) for record in records.values()):
+        check_joined(context, stored, entry.entry_id)
     checks = _check_from(context, stored, entry, guard)
     now_ms = context.clock.now_ms()
     changed = stored.lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, records))

@@ -80,10 +80,11 @@ def place(
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Ids in a time chunk."""
+    """Ids in a time chunk. ``founds`` says that they are the first of a version of their own."""
 
     chunk: str
     ids: Allocated
+    founds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ class _Placer:
             )
             for chunk, lock in locks.items()
         ]
-        return {chunk: _Given(chunk, ids) for chunk, ids in zip(locks, self._allocated(requests), strict=True)}
+        given = zip(locks, self._allocated(requests), strict=True)
+        return {chunk: _Given(chunk, ids, founds=True) for chunk, ids in given}
 
     def append(self, counts: Mapping[str, int]) -> dict[str, _Given]:
         """New ids under segment locks, in the interval and version that new rows of each chunk belong to."""
@@ -142,9 +144,8 @@ class _Placer:
         """The segments with the ids in ``given``."""
         ids, rewrite = given.ids, self.guard.rewrite
         over = rewrite.partitions if rewrite is not None else ()
-        group = ranges_of(ids.partitions) if over else ()
-        core = len(segments) if rewrite is not None and not over else 0
-        places = [TimelinePlace(ids.version, partition, over, group, core) for partition in ids.partitions]
+        group = ranges_of(ids.partitions) if over or given.founds else ()
+        places = [TimelinePlace(ids.version, partition, over, group) for partition in ids.partitions]
         return [
             StagedSegment(given.chunk, msgspec.structs.replace(one.record, place=place))
             for one, place in zip(segments, places, strict=True)

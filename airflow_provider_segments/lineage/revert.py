@@ -10,6 +10,7 @@ from airflow_provider_segments.lineage.guard import StoredGuard
 from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_revert, describe, find
+from airflow_provider_segments.lineage.versions import check_not_joined
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 from airflow_provider_segments.zookeeper import Check, Op
 
@@ -93,6 +94,8 @@ def _checked(
     guard = context.records.guard(entry_id)
     if entry.state is EntryState.IN_PROGRESS:
         return entry, guard, []
+    if guard is not None:
+        check_not_joined(context, stored, entry_id, guard.guard)
     return entry, guard, [_check_registered(context, stored, entry, guard)]
 
 

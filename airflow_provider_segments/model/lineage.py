@@ -81,7 +81,7 @@ class Lineage:
 
     The custom map also holds our marks of entries: that its replaced segments are being deleted, so that it can no
     longer be reverted; and that it rewrote the rows of what it replaced, so that readers may go back to that when a
-    part of it is lost. Four-element entries stay readable for every Pinot, and Pinot keeps the map. """
+    part of it is lost. Four-element entries stay readable for every Pinot, and Pinot keeps the map."""
 
     table: str
     entries: Mapping[str, LineageEntry] = field(default_factory=lambda: MappingProxyType({}))

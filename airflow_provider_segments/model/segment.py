@@ -17,14 +17,19 @@ class TimelinePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a segment stands in its table's timeline (Druid #6319). Its interval is its time chunk.
 
     ``version`` and ``partition`` are its id there. ``overshadowed`` are the ids of the segments it was made from, of
-    the same interval and version; ``group`` those of its atomic update group (empty: it is alone); ``core`` says that
-    ids 0 to ``core - 1`` are its version's core set (0: there is none). """
+    the same interval and version; ``group`` those of its atomic update group (empty: it is alone). A group that
+    overshadows nothing founds its version: it is that version's core set.
+    """
 
     version: str
     partition: int
     overshadowed: Ranges = ()
     group: Ranges = ()
-    core: int = 0
+
+    @property
+    def founds(self) -> bool:
+        """Whether it is of the core set of its version."""
+        return bool(self.group) and not self.overshadowed
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):

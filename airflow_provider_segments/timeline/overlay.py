@@ -41,13 +41,14 @@ class Overlay:
     of their time, in which intervals; else nothing."""
 
     timeline: Timeline[str]
+    ids: _Ids
     visible: Mapping[str, tuple[Interval, ...]]
 
     def state_of(self, placed: Placed) -> SegmentState:
         """Where a segment that was given stands."""
         if placed.record.name in self.visible:
             return SegmentState.VISIBLE
-        state = self.timeline.state_of(_segment(placed, falls_back=False))
+        state = self.timeline.state_of(_segment(placed, self.ids, falls_back=False))
         return SegmentState.STANDBY if state is SegmentState.STANDBY else SegmentState.OVERSHADOWED
 
 
@@ -60,8 +61,9 @@ def overlay(table: str, lineage: Lineage, hidden: Collection[str], placed: Itera
     found = list(placed)
     going_back = {entry.entry_id for entry in lineage.rewrites()}
     timeline: Timeline[str] = Timeline(table)
+    ids = _Ids.of(one for one in found if one.entry_id in going_back)
     try:
-        known = timeline.add_all(_segment(one, falls_back=one.entry_id in going_back) for one in found)
+        known = timeline.add_all(_segment(one, ids, falls_back=one.entry_id in going_back) for one in found)
     except TimelineRefusedError as error:
         raise CorruptRecordError(f"registry of table {table!r}: {error}") from error
     if known != len(found):
@@ -75,16 +77,52 @@ def overlay(table: str, lineage: Lineage, hidden: Collection[str], placed: Itera
                 parts.setdefault(name, [])
                 if piece.cut:
                     parts[name].append(piece.interval)
-    return Overlay(timeline, {name: tuple(cuts) for name, cuts in parts.items()})
+    return Overlay(timeline, ids, {name: tuple(cuts) for name, cuts in parts.items()})
 
 
-def _segment(placed: Placed, *, falls_back: bool) -> VersionedSegment[str]:
+_Version = tuple[Interval, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ids:
+    """Partition ids as the timeline gets them. Its core sets begin at id 0; ours are whatever ids the founding push
+    of a version got, so in such versions those are counted first, and all others after them."""
+
+    counts: Mapping[_Version, int]
+    numbers: Mapping[_Version, dict[int, int]]
+
+    @classmethod
+    def of(cls, founding: Iterable[Placed]) -> _Ids:
+        """``founding`` are the segments whose groups count; those that found no version are passed over."""
+        numbers: dict[_Version, dict[int, int]] = {}
+        for one in founding:
+            if one.place.founds:
+                known = numbers.setdefault((one.interval, one.place.version), {})
+                for partition in expand(one.place.group):
+                    known.setdefault(partition, len(known))
+        return cls({version: len(known) for version, known in numbers.items()}, numbers)
+
+    def core_of(self, placed: Placed) -> int:
+        """Size of the core set of the segment's version; 0 when it has none."""
+        return self.counts.get((placed.interval, placed.place.version), 0)
+
+    def translated(self, placed: Placed, partitions: Iterable[int]) -> tuple[int, ...]:
+        """Ids of the segment's version as the timeline gets them."""
+        known = self.numbers.get((placed.interval, placed.place.version))
+        if known is None:
+            return tuple(partitions)
+        return tuple(known.setdefault(partition, len(known)) for partition in partitions)
+
+
+def _segment(placed: Placed, ids: _Ids, *, falls_back: bool) -> VersionedSegment[str]:
     """A segment whose entry can no longer fall back is there for good, whatever was once made together with it."""
     place, name = placed.place, placed.record.name
+    [partition] = ids.translated(placed, [place.partition])
     if not falls_back:
-        return VersionedSegment(placed.interval, place.version, place.partition, name)
-    over, group = expand(place.overshadowed), expand(place.group)
-    return VersionedSegment(placed.interval, place.version, place.partition, name, over, group, place.core)
+        return VersionedSegment(placed.interval, place.version, partition, name)
+    over, group = ids.translated(placed, expand(place.overshadowed)), ids.translated(placed, expand(place.group))
+    core = ids.core_of(placed) if place.founds else 0
+    return VersionedSegment(placed.interval, place.version, partition, name, over, tuple(sorted(group)), core)
 
 
 def _left_to_the_timeline(lineage: Lineage, registered: Collection[str]) -> frozenset[str]:
