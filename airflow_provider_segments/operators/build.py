@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.operators.base import truth
 from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options
+from airflow_provider_segments.operators.locks import given_locks, renewed
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -34,6 +35,8 @@ class BuildSegmentsOperator(SegmentsJobOperator):
     :param schema: Schema of the input as SQL would have it, ``a INT, b STRING``; default: Spark finds out. (templated)
     :param allow_empty: Whether an input without rows is no error. (templated)
     :param reject_folder: Where rows without a usable time go, if the table's config rejects them. (templated)
+    :param locks: Locks of the push: their leases are renewed while the job runs, and the job is ended as soon as one of
+        them is lost, since nothing that it built could be staged any more. (templated)
     :param stager: Name of this build, where several build into one entry.
     """
 
@@ -46,6 +49,7 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         "schema",
         "allow_empty",
         "reject_folder",
+        "locks",
     )
     app = "build_segments"
 
@@ -59,6 +63,7 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         schema: str | None = None,
         allow_empty: bool | str = False,
         reject_folder: str | None = None,
+        locks: Any = (),
         stager: str = "build",
         name: str = "segments-build",
         **kwargs: Any,
@@ -71,7 +76,16 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         self.schema = schema
         self.allow_empty = allow_empty
         self.reject_folder = reject_folder
+        self.locks = locks
         self.stager = stager
+
+    def execute(self, context: Context) -> Any:
+        """Submit the job and wait for its end."""
+        locks = given_locks(self.locks)
+        if not locks:
+            return super().execute(context)
+        with self.lock_box() as box, renewed(box, locks, self._stop_job):
+            return super().execute(context)
 
     def warehouse_of_its_own(self) -> bool:
         """Tables and queries may be in a warehouse of the user's."""
@@ -90,6 +104,12 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         }
         flags = ["--allow-empty"] if truth(self.allow_empty, "allow_empty") else []
         return [*as_options(arguments), *flags]
+
+    def _stop_job(self, why: Exception) -> None:
+        """Called by the thread that renews. A job that is not running yet finds out when it stages."""
+        if self._hook is not None:
+            self.log.error("The job is ended: %s", why)
+            self.on_kill()
 
 
 def _options(given: Mapping[str, str] | str | None) -> dict[str, str]:

@@ -16,7 +16,8 @@ class CompactSegmentsOperator(SegmentsJobOperator):
     """Merge a table's small segments and split large ones with Spark, each time chunk as a replacement of its own.
 
     Appends go on meanwhile. A chunk that fails is left as it was and fails the task at its end, after all the others
-    were published; a retry takes on what is left. Each chunk can be rolled back like any push::
+    were published; a retry takes on what is left. Each chunk can be rolled back like any push. A job that failed or was
+    killed leaves no locks behind; those of a worker that died go when their lease ends::
 
         CompactSegmentsOperator(task_id="compact", table="events", skip_offset="1d")
 
@@ -62,6 +63,21 @@ class CompactSegmentsOperator(SegmentsJobOperator):
         self.max_groups = max_groups
         self.deduplicate = deduplicate
         self.preview = dry_run  # BaseOperator has a method called dry_run
+        self._identity: str | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Submit the job and wait for its end."""
+        self._identity = identity_of(context)
+        try:
+            return super().execute(context)
+        except BaseException:
+            self._release_locks()
+            raise
+
+    def on_kill(self) -> None:
+        """End the job, and then release the locks that its driver held: it can release nothing any more."""
+        super().on_kill()
+        self._release_locks()
 
     def job_arguments(self, context: Context) -> list[str]:
         """The work's name, which every retry shares, and the settings."""
@@ -75,3 +91,17 @@ class CompactSegmentsOperator(SegmentsJobOperator):
             "--deduplicate": self.deduplicate or None,
         }
         return [*as_options(settings), *(["--dry-run"] if truth(self.preview, "dry_run") else [])]
+
+    def _release_locks(self) -> None:
+        """The driver takes its locks as the group ``--identity``. Should it live on somewhere, the fences keep it from
+        publishing."""
+        if self._identity is None:
+            return
+        try:
+            with self.lock_box() as box:
+                released = box.release_group(self._identity)
+        except Exception as error:
+            self.log.warning("The locks of the job were not released, and go when their leases end: %s", error)
+        else:
+            if released:
+                self.log.info("Released %d locks that the job had left behind.", released)

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +16,8 @@ from airflow_provider_segments.hooks.segments import SegmentsHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_segments.locking import LockBox
 
 
 class SegmentsJobOperator(SparkSubmitOperator):
@@ -37,6 +40,20 @@ class SegmentsJobOperator(SparkSubmitOperator):
         self.table = table
         self.segments_conn_id = segments_conn_id
 
+    @cached_property
+    def segments_hook(self) -> SegmentsHook:
+        """The hook. It opens nothing before it is asked to."""
+        return SegmentsHook(self.segments_conn_id)
+
+    @contextmanager
+    def lock_box(self) -> Iterator[LockBox]:
+        """The table's locks, through a ZooKeeper session that is closed at the end."""
+        from airflow_provider_segments.locking import LockBox
+        from airflow_provider_segments.paths import ClusterPaths
+
+        with self.segments_hook.get_session() as session:
+            yield LockBox(session, ClusterPaths(self.segments_hook.settings.cluster), self.table)
+
     def job_arguments(self, context: Context) -> list[str]:
         """The application's arguments besides those that name the table and the store."""
         raise NotImplementedError
@@ -49,7 +66,7 @@ class SegmentsJobOperator(SparkSubmitOperator):
         """Submit the job and wait for its end."""
         from airflow_provider_segments.spark.environment import spark_environment
 
-        hook = SegmentsHook(self.segments_conn_id)
+        hook = self.segments_hook
         if self._hook is None:
             self._prepare(hook, context)
         # Not ``env_vars``: on YARN and Kubernetes the Spark hook would put them, secrets and all, on the command line.

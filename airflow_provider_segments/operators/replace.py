@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_segments.links.segments import RollbackLink
 from airflow_provider_segments.operators.base import AnnouncingOperator, SegmentsOperator, identity_of, truth
+from airflow_provider_segments.operators.locks import given_locks
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,6 +34,8 @@ class StartReplaceSegmentsOperator(SegmentsOperator):
     :param segments_to: Names of the segments that replace them, when they are known already. (templated)
     :param force_cleanup: Revert an unfinished entry that stands in the way, and mark the snapshot before the present
         one for deletion. (templated)
+    :param locks: The locks that the push relies on, as :class:`AcquireSegmentLockOperator` returned them, one or a
+        list: staging and ending are refused once one of them is lost. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -40,6 +43,7 @@ class StartReplaceSegmentsOperator(SegmentsOperator):
         "segments_from",
         "segments_to",
         "force_cleanup",
+        "locks",
     )
     entry_xcom_key = "entry"
     operator_extra_links = (RollbackLink(),)
@@ -50,12 +54,14 @@ class StartReplaceSegmentsOperator(SegmentsOperator):
         segments_from: Sequence[str] | str | None = None,
         segments_to: Sequence[str] = (),
         force_cleanup: bool | str = False,
+        locks: Any = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.segments_from = segments_from
         self.segments_to = segments_to
         self.force_cleanup = force_cleanup
+        self.locks = locks
         self._killed = False
 
     def on_kill(self) -> None:
@@ -64,12 +70,14 @@ class StartReplaceSegmentsOperator(SegmentsOperator):
 
     def execute(self, context: Context) -> str:
         """Start the replacement, or find the one an earlier attempt started."""
+        locks = [one.held for one in given_locks(self.locks)]
         with self.open_table() as table:
             started = table.start(
                 self._replaced(),
                 tuple(self.segments_to),
                 identity=identity_of(context),
                 force_cleanup=truth(self.force_cleanup, "force_cleanup"),
+                locks=locks,
             )
             if self._killed:
                 # The task that reverts an unfinished push may have looked before our entry was there.

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.operators.base import SegmentsOperator, identity_of
+from airflow_provider_segments.operators.locks import AcquireSegmentLockOperator
 from airflow_provider_segments.operators.replace import StartReplaceSegmentsOperator
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class PushOutcomeOperator(SegmentsOperator):
 
 
 def revert_unfinished_pushes(context: Context) -> None:
-    """Revert every push of a DAG run that did not end: an ``on_failure_callback`` for a DAG with a ``dagrun_timeout``.
+    """Revert every push of a DAG run that did not end, and release the run's locks: an ``on_failure_callback`` for a
+    DAG with a ``dagrun_timeout``.
 
     When a run exceeds its time-out, Airflow skips all its tasks, teardowns among them; this callback is what it still
     runs, in the DAG processor::
@@ -106,6 +108,17 @@ def revert_unfinished_pushes(context: Context) -> None:
             found = XCom.get_all(key="entry", dag_id=dag.dag_id, task_id=task.task_id, run_id=context["run_id"])
             for entry in found or ():
                 _revert_if_unfinished(entry)
+    for task in dag.tasks:
+        if isinstance(task, AcquireSegmentLockOperator):
+            found = XCom.get_all(key="lock", dag_id=dag.dag_id, task_id=task.task_id, run_id=context["run_id"])
+            for lock in found or ():
+                _release_locks(lock)
+
+
+def _release_locks(lock: Mapping[str, Any]) -> None:
+    with SegmentsHook(lock["segments_conn_id"]).get_conn() as store:
+        released = store.table(lock["table"]).locks.release_group(lock["group"])
+    log.warning("The DAG run failed: %d locks of %s on table %s are released.", released, lock["group"], lock["table"])
 
 
 def _revert_if_unfinished(entry: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_segments.model.interval import parse_time
 from airflow_provider_segments.operators.base import SegmentsOperator
+from airflow_provider_segments.operators.locks import given_locks, renewed
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,6 +44,7 @@ class ValidateSegmentsOperator(SegmentsOperator):
     :param max_time: Latest time of the time column that is allowed. (templated)
     :param predicates: SQL conditions that must be true for every row. (templated)
     :param queries: Objects with ``sql``, a query over the table ``segments``, and ``expect``, its result. (templated)
+    :param locks: Locks of the push; their leases are renewed meanwhile. (templated)
     :param memory_limit: Most memory DuckDB may use, as in ``1GB``; it spills to disk beyond that.
     """
 
@@ -57,6 +59,7 @@ class ValidateSegmentsOperator(SegmentsOperator):
         "max_time",
         "predicates",
         "queries",
+        "locks",
     )
     template_fields_renderers = {"queries": "json", "max_null_rates": "json"}
 
@@ -72,6 +75,7 @@ class ValidateSegmentsOperator(SegmentsOperator):
         max_time: str | None = None,
         predicates: Sequence[str] = (),
         queries: Sequence[Mapping[str, Any]] = (),
+        locks: Any = (),
         memory_limit: str = "1GB",
         **kwargs: Any,
     ) -> None:
@@ -85,6 +89,7 @@ class ValidateSegmentsOperator(SegmentsOperator):
         self.max_time = max_time
         self.predicates = predicates
         self.queries = queries
+        self.locks = locks
         self.memory_limit = memory_limit
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
@@ -92,7 +97,7 @@ class ValidateSegmentsOperator(SegmentsOperator):
         from airflow_provider_segments.validation.checks import validate
 
         expected = self._expectations()
-        with self.open_table() as table:
+        with self.open_table() as table, renewed(table.locks, given_locks(self.locks)):
             staged = table.staged(self.entry_id)
             findings = validate(staged, table.storage, expected, memory_limit=self.memory_limit)
         for finding in findings:

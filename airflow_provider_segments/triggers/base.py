@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -89,3 +90,38 @@ async def connect(settings: SegmentsConnection) -> ZooKeeperSession:
 def _close_late(connecting: asyncio.Future[ZooKeeperSession]) -> None:
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().close()
+
+
+class Watch:
+    """One watch at a time on a znode, turned into something asyncio can wait for."""
+
+    def __init__(self, session: ZooKeeperSession, path: str) -> None:
+        self._session = session
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._forget: Callable[[], None] | None = None
+
+    async def arm(self) -> None:
+        """Watch, unless the last watch is still waiting: a poll does not pile watch upon watch."""
+        if self._forget is not None and not self._changed.is_set():
+            return
+        self.forget()
+        self._changed.clear()
+        self._forget = await asyncio.to_thread(self._session.watch, self._path, self._on_change)
+
+    async def wait(self, seconds: float) -> None:
+        """Return when the znode changed, the session was lost, or ``seconds`` are over."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    def forget(self) -> None:
+        """Stop watching."""
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
+
+    def _on_change(self) -> None:
+        """Called by kazoo's thread. A loop that has closed meanwhile has nobody left to wake."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._changed.set)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.triggers.base import SegmentsTrigger, patiently
+from airflow_provider_segments.triggers.base import SegmentsTrigger, Watch, patiently
 
 if TYPE_CHECKING:
     from airflow_provider_segments.model.lineage import LineageEntry
@@ -66,7 +65,7 @@ class LineageStateTrigger(SegmentsTrigger):
         from airflow_provider_segments.paths import ClusterPaths
 
         path = ClusterPaths(cluster).lineage(self.table)
-        watch = _Watch(session, path)
+        watch = Watch(session, path)
         try:
             while True:
                 # Armed before the read: a change between the two wakes us, it is never slept through.
@@ -81,38 +80,3 @@ class LineageStateTrigger(SegmentsTrigger):
                 await watch.wait(self.poll_interval)
         finally:
             watch.forget()
-
-
-class _Watch:
-    """One watch at a time on a znode, turned into something asyncio can wait for."""
-
-    def __init__(self, session: ZooKeeperSession, path: str) -> None:
-        self._session = session
-        self._path = path
-        self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
-        self._forget: Callable[[], None] | None = None
-
-    async def arm(self) -> None:
-        """Watch, unless the last watch is still waiting: a poll does not pile watch upon watch."""
-        if self._forget is not None and not self._changed.is_set():
-            return
-        self.forget()
-        self._changed.clear()
-        self._forget = await asyncio.to_thread(self._session.watch, self._path, self._on_change)
-
-    async def wait(self, seconds: float) -> None:
-        """Return when the znode changed, the session was lost, or ``seconds`` are over."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), seconds)
-
-    def forget(self) -> None:
-        """Stop watching."""
-        if self._forget is not None:
-            self._forget()
-            self._forget = None
-
-    def _on_change(self) -> None:
-        """Called by kazoo's thread. A loop that has closed meanwhile has nobody left to wake."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._changed.set)

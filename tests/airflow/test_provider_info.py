@@ -101,8 +101,8 @@ print("RESULT", early, late, sorted(bag.dags))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     dags = [
-        "segments_compaction", "segments_consistent_push", "segments_ledger_deletion", "segments_retention",
-        "segments_rollback",
+        "segments_append", "segments_compaction", "segments_consistent_push", "segments_ledger_deletion",
+        "segments_retention", "segments_rollback",
     ]  # fmt: skip
     assert result == f"RESULT [] [] {dags}"
 
