@@ -1,5 +1,5 @@
-"""Push a year of flights, push a wrong export over it, roll it back, push again, and free what was replaced: real
-Airflow, Spark, ZooKeeper, real data.
+"""Push a year of flights, push a wrong export over it, roll it back, push again, and free what was replaced; then
+append to another table in small pieces and compact it: real Airflow, Spark, ZooKeeper, real data.
 
 Run it with ``scripts/demo``. Every step is a task instance of a DAG run of ``airflow standalone``; the figures are read
 back from the table, not from what the tasks say.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -25,12 +26,14 @@ from airflow_provider_segments.storage.base import ObjectStore
 from airflow_provider_segments.storage.embedded import S3Server
 from airflow_provider_segments.store import SegmentStore
 from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+from demo import appends
 from demo.airflow import DemoFailedError, Standalone
 from demo.flights import WRONG_ROWS, write_flights, write_wrong_flights
 
 TABLE = "flights"
 PUSH, ROLLBACK = "segments_consistent_push", "segments_rollback"
 RETENTION, DELETION = "segments_retention", "segments_ledger_deletion"
+COMPACTION = "segments_compaction"
 ROOT = Path(__file__).resolve().parent.parent
 ALL_ROWS = 336_776
 
@@ -57,7 +60,8 @@ def main() -> int:
             good = _push_and_roll_back(airflow, store, flights, began)
             _push_again(airflow, store, flights, good, began)
             _free(airflow, store, began)
-            _print_lineage(store)
+            _segments(store, "lineage", TABLE)
+            _append_and_compact(airflow, store, flights, began)
             if arguments.keep_ui:
                 _keep(airflow)
     except DemoFailedError as error:
@@ -200,10 +204,35 @@ def _report(seen: Seen, result: dict[str, object], what: str) -> None:
     )
 
 
-def _print_lineage(store: SegmentStore) -> None:
+def _append_and_compact(airflow: Standalone, store: SegmentStore, flights: Path, began: float) -> None:
+    """Pictures of the timeline before and after lie in the demo's folder."""
+    pictures = Path(os.path.relpath(flights.parents[1]))
+    _say(began, f"Appends: the flights of January in {appends.APPENDS} pushes, {appends.PROCESSES} processes at once")
+    store.apply_config(appends.config())
+    files = appends.write_slices(flights, flights.parent / appends.TABLE)
+    seconds, done = appends.append_all(store.session.settings.hosts, store.storage, files)
+    rows, miles = appends.rows_and_sum(store)
+    print(f"   appended: {done} segments, {rows:,} rows, in {seconds:.1f} s, with a lock each")
+    _segments(store, "timeline", appends.TABLE, "--svg", str(pictures / "timeline_before.svg"))
+
+    _say(began, "Compaction: somebody triggers segments_compaction; one Spark application merges the weeks")
+    airflow.unpause(COMPACTION)
+    run = airflow.trigger(COMPACTION, {"table": appends.TABLE})
+    _finish(airflow, COMPACTION, run)
+    after = appends.rows_and_sum(store)
+    visible = len(store.table(appends.TABLE).snapshot())
+    print(f"   visible: {visible} segments in place of {done}; {after[0]:,} rows and {after[1]:,} miles, as before")
+    _segments(store, "timeline", appends.TABLE, "--svg", str(pictures / "timeline_after.svg"))
+    _expect(after == (rows, miles), f"the compaction should show {rows} rows and {miles} miles, not {after}")
+    _expect(visible < done, "the compaction should leave fewer segments")
+
+
+def _segments(store: SegmentStore, command: str, *arguments: str) -> None:
+    """Run a command as a person would type it, and show it."""
+    print(f"\n$ segments {command} {' '.join(arguments)}", flush=True)
     where = ["--zookeeper", store.session.settings.hosts, "--storage", store.storage.uri]
-    print(f"\n$ segments lineage {TABLE}", flush=True)
-    segments(["lineage", TABLE, *where])
+    code = segments([command, *arguments, *where])
+    _expect(code == 0, f"segments {command} ended with {code}")
 
 
 def _keep(airflow: Standalone) -> None:

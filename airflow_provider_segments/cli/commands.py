@@ -140,6 +140,19 @@ COMMANDS: tuple[Command | Group, ...] = (
         ),
     ),
     Command(
+        "timeline",
+        "Show where every registered segment stands",
+        "timeline:timeline",
+        (
+            _TABLE,
+            _argument("--start", metavar="TIME", type=time_ms, help="only from this time on: ISO 8601, UTC"),
+            _argument("--end", metavar="TIME", type=time_ms, help="only before this time"),
+            _argument("--svg", metavar="FILE", help="also draw a picture, for any browser"),
+        ),
+        "Show the segments of each time chunk and version: visible, standby (staged, or waiting for the rest of their "
+        "atomic group), or overshadowed (replaced, and kept for a rollback).",
+    ),
+    Command(
         "start",
         "Announce a replacement",
         "start",
@@ -276,6 +289,34 @@ COMMANDS: tuple[Command | Group, ...] = (
         "Show who reads what, which deletions wait for",
         "deletion:leases",
         (_argument("tables", metavar="TABLE", nargs="*", help="names of tables; none: all"),),
+    ),
+    Group(
+        "locks",
+        "Who holds which time chunks and segments",
+        (
+            Command("list", "Show the locks of a table, revoked ones too", "locks:lock_list", (_TABLE,)),
+            Command(
+                "revoke",
+                "Take a lock away from its owner",
+                "locks:lock_revoke",
+                (
+                    _TABLE,
+                    _argument("lock", metavar="LOCK", help="its id, or the beginning of it (4 characters or more)"),
+                ),
+                "Take a lock away from its owner, whose push then fails, changes nothing, and says who did it.",
+            ),
+            Command(
+                "release",
+                "Release the locks of a group that will not do it itself",
+                "locks:lock_release",
+                (
+                    _TABLE,
+                    _argument("--group", metavar="GROUP", required=True, help="whose locks, as locks list shows it"),
+                    _argument("--task", metavar="TASK", help="only this task of the group"),
+                ),
+                "Release what a group, or one task of it, holds. If it still works, it can no longer publish.",
+            ),
+        ),
     ),
     Group(
         "config",

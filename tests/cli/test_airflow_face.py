@@ -61,9 +61,15 @@ def test_airflow_runs_the_same_commands_on_its_connection(segments: CommandLine)
         "segments end t 0000 --conn-id here",
         "segments cleanup --conn-id here",
         "segments tables --conn-id nowhere",
+        "segments timeline t --json --conn-id here",
+        "segments locks list t --json --conn-id here",
+        "segments locks revoke t 0000 --conn-id here",
     ]
     found = run_airflow(lines, segments.folder / "airflow", AIRFLOW_CONN_HERE=json.dumps(connection))
-    shown, lineage, config, dry_run, refused, wrong, nowhere = (found[line] for line in lines)
+    shown, lineage, config, dry_run, refused, wrong, nowhere, timeline, locks, revoked = (found[line] for line in lines)
+    assert [one["state"] for one in json.loads(timeline[1])["lines"]] == ["visible"]
+    assert (locks[0], json.loads(locks[1])) == (0, [])
+    assert (revoked[0], "[no-such-lock]" in revoked[2]) == (1, True)
     names = [command.name for command in COMMANDS]
     assert [name for name in names if f" {name} " not in " ".join(shown[1].split())] == []
     assert "outcome is unknown" in shown[1]
