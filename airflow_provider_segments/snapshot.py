@@ -152,7 +152,7 @@ class Snapshot:
         """This snapshot's segments that overlap ``[start, end)``, as :meth:`SnapshotReader.take` would choose them."""
         interval = Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
         chosen = (
-            (shard, [record for record in records if _overlaps(record, interval)])
+            (shard, [record for record in records if _is_within(record, self.cuts.get(record.name, ()), interval)])
             for shard, records in self.blocks
             if shard.name.interval.overlaps(interval)
         )
@@ -323,7 +323,7 @@ class SnapshotReader:
                 "not-completed", f"snapshot refused: the entry is {entry.state.value}", table=self.table, entry_id=as_of
             )
         horizon = guards[as_of].changed
-        past = Lineage(stored.lineage.table)
+        past = Lineage(stored.lineage.table, custom_map=stored.lineage.custom_map)
         for one in stored.lineage:
             past = past.put(one.moved_to(_state_at(guards.get(one.entry_id), one.state, horizon), one.timestamp_ms))
         return _View(past, horizon)
@@ -384,7 +384,11 @@ class _Visible:
         """What is visible of chunks and segments that overlap ``interval``."""
         found = [(shard, self._shown(shard)) for shard in self.shards]
         if interval != ALL_TIME:
-            found = [(shard, [one for one in shown if self._is_within(one, interval)]) for shard, shown in found]
+            cuts = self.cuts
+            found = [
+                (shard, [one for one in shown if _is_within(one, cuts.get(one.name, ()), interval)])
+                for shard, shown in found
+            ]
         return tuple((shard, shown) for shard, shown in found if shown)
 
     def state_of(self, shard: Shard, record: SegmentRecord) -> SegmentState:
@@ -399,10 +403,6 @@ class _Visible:
         hidden = self.view.hidden
         return [record for record in shard.records if record.name not in hidden] if hidden else shard.records
 
-    def _is_within(self, record: SegmentRecord, interval: Interval) -> bool:
-        parts = () if self.overlay is None else self.overlay.visible.get(record.name, ())
-        return _overlaps(record, interval) and (not parts or any(part.overlaps(interval) for part in parts))
-
 
 def _has_places(shard: Shard) -> bool:
     """A stage gives all its segments a place, or none, and a shard is one stage's."""
@@ -416,6 +416,11 @@ def _placed(shard: Shard) -> Iterator[Placed]:
 
 def _place(shard: Shard, record: SegmentRecord, place: TimelinePlace) -> Placed:
     return Placed(shard.name.entry_id, parse_chunk(shard.chunk_of(record)), record, place)
+
+
+def _is_within(record: SegmentRecord, parts: Sequence[Interval], interval: Interval) -> bool:
+    """Whether a part of the segment that is visible reaches into the interval."""
+    return _overlaps(record, interval) and (not parts or any(part.overlaps(interval) for part in parts))
 
 
 def _overlaps(record: SegmentRecord, interval: Interval) -> bool:

@@ -216,6 +216,12 @@ class Table:
             cleanup.finish_forced_start(self._context, started)
         return started
 
+    def running(self, identity: str) -> str | None:
+        """The id of the entry in progress that ``identity`` started, if there is one. Raises
+        :class:`TableNotFoundError`."""
+        found = self._context.records.running_of(self.lineage(), identity)
+        return found[0].entry_id if found else None
+
     def open_stage(self, entry_id: str, stager: str = "build") -> StageTicket:
         """Begin an attempt to stage into an entry: see :func:`.lineage.stage.open_stage`."""
         return stage.open_stage(self._context, entry_id, stager)

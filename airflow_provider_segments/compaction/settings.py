@@ -6,6 +6,7 @@ import enum
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from airflow_provider_segments.exceptions import InvalidConfigError
@@ -72,10 +73,16 @@ class CompactionSettings:
     def fingerprint(self) -> str:
         """16 digits that are the same for settings that make the same segments: written into each output, so that a
         chunk which is as these settings want it is not compacted again (Druid's ``lastCompactionState``)."""
-        shape = {
-            key: value
-            for key, value in asdict(self).items()
-            if key in ("target_rows", "sort_columns", "compression", "deduplicate", "rollup")
-        }
-        shape["granularity"] = self.granularity.name
-        return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]
+        return _fingerprint_of(self)
+
+
+@lru_cache(maxsize=64)
+def _fingerprint_of(settings: CompactionSettings) -> str:
+    """Asked for each segment of a table."""
+    shape = {
+        key: value
+        for key, value in asdict(settings).items()
+        if key in ("target_rows", "sort_columns", "compression", "deduplicate", "rollup")
+    }
+    shape["granularity"] = settings.granularity.name
+    return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]

@@ -14,7 +14,7 @@ reverts an entry on its guard lets nothing be registered any more, so what is no
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from airflow_provider_segments.lineage.context import Context
@@ -35,7 +35,7 @@ from airflow_provider_segments.lineage.removal import remember_removal, set_root
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import describe
 from airflow_provider_segments.lineage.start import StartedEntry
-from airflow_provider_segments.model.lineage import EntryState, Lineage
+from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.model.segment import SegmentRecord
 from airflow_provider_segments.registry.registry import Root, StoredRoot
 from airflow_provider_segments.registry.shard import Shard
@@ -64,10 +64,12 @@ class CleanedUp:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a pass would do with each entry, and the lineage as it would be then."""
+    """What a pass would do with each entry, and the lineage as it would be then. ``needed`` has, by rewrites that are
+    old enough, what stays because readers have gone back to it."""
 
     decisions: tuple[Decision, ...]
     outcome: Lineage
+    needed: Mapping[str, Collection[str]]
 
     def report(self) -> CleanedUp:
         """The plan as what it would come to."""
@@ -90,8 +92,18 @@ def plan(context: Context) -> Plan:
     lineage = context.records.read().lineage
     look = needs_look(lineage, config, now_ms)
     shards = context.registry.stream(wanted_shards(lineage, look)) if look else ()
-    decisions = tuple(decide(lineage, hidden_by(lineage, look, shards), config, now_ms))
-    return Plan(decisions, outcome(lineage, decisions, now_ms))
+    hidden = hidden_by(lineage, look, shards)
+    needed = _needed(context, [one for one in lineage.rewrites() if one.entry_id in hidden])
+    hidden = {entry_id: freed for entry_id, freed in hidden.items() if entry_id not in needed}
+    decisions = tuple(decide(lineage, hidden, config, now_ms))
+    return Plan(decisions, outcome(lineage, decisions, now_ms), needed)
+
+
+def _needed(context: Context, rewrites: Collection[LineageEntry]) -> dict[str, set[str]]:
+    """What readers see of that which each of ``rewrites`` replaced: they have gone back to it."""
+    visible = set(context.visible()[1]) if rewrites else set()
+    found = {one.entry_id: visible.intersection(one.segments_from) for one in rewrites}
+    return {entry_id: names for entry_id, names in found.items() if names}
 
 
 def run(context: Context) -> CleanedUp:
@@ -99,7 +111,10 @@ def run(context: Context) -> CleanedUp:
     again."""
     context.retried("cleanup", lambda: _settle_guards(context))
     report = CleanedUp()
-    for decision in plan(context).decisions:
+    planned = plan(context)
+    for entry_id, names in planned.needed.items():
+        _warn_of_loss(context, entry_id, names)
+    for decision in planned.decisions:
         report.reasons[decision.entry_id] = decision.reason
         _act(context, decision, report)
     return report

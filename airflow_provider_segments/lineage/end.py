@@ -14,7 +14,8 @@ from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_to_names, describe, find
 from airflow_provider_segments.lineage.staged import Staged, sort_out
-from airflow_provider_segments.lineage.versions import check_joined, joins
+from airflow_provider_segments.lineage.versions import check_covers, check_joined
+from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 from airflow_provider_segments.model.names import check_segment_names, entry_tag
 from airflow_provider_segments.model.segment import SegmentRecord
@@ -64,10 +65,12 @@ def end(
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A push that may be switched on as long as its guard stays at the version that sealed it."""
+    """A push that may be switched on as long as its guard stays at the version that sealed it. ``joined`` are the time
+    chunks and versions that its segments have a place in and did not found."""
 
     guard: StoredGuard
     records: dict[str, SegmentRecord]
+    joined: frozenset[tuple[Interval, str]]
 
 
 class _SealBroken(Exception):  # noqa: N818 - a signal inside this module
@@ -90,7 +93,16 @@ def _prepare(context: Context, entry: LineageEntry, wanted: tuple[str, ...] | No
         )
     _check_objects(context, entry, records)
     _drop_rest(context, guard, staged, records)
-    return _Prepared(guard, records)
+    return _Prepared(guard, records, _joined(staged, records))
+
+
+def _joined(staged: Staged, records: Collection[str]) -> frozenset[tuple[Interval, str]]:
+    return frozenset(
+        (parse_chunk(shard.chunk_of(record)), record.place.version)
+        for shard in staged.current
+        for record in shard.records
+        if record.place is not None and not record.place.founds and record.name in records
+    )
 
 
 def _seal(context: Context, entry_id: str) -> StoredGuard:
@@ -118,6 +130,14 @@ def _chosen(
     elif entry.joined_to and (extra := set(wanted).difference(entry.segments_to)):
         raise _refused(
             context, entry, "not-announced", f"{describe(extra)} was not announced when the entry was started"
+        )
+    if guard.guard.rewrite is not None and len(set(wanted)) < len(by_name):
+        raise _refused(
+            context,
+            entry,
+            "rewrite-in-part",
+            f"{len(by_name)} segments hold the rows of what it replaces, and only {len(set(wanted))} are to be visible",
+            "End it with all of them.",
         )
     if absent := [name for name in wanted if name not in by_name]:
         raise _refused(
@@ -178,8 +198,10 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
         return _already(context, entry)
     _check_not_reverted(context, entry)
     _check_names(context, stored, entry, records)
-    if any(record.place is not None and joins(record.place) for record in records.values()):
-        check_joined(context, stored, entry.entry_id)
+    if prepared.joined:
+        check_joined(context, stored, entry.entry_id, prepared.joined)
+    fence = context.fence(guard.guard)  # before what follows from a lost lock is told
+    check_covers(context, stored, entry, guard.guard)
     checks = _check_from(context, stored, entry, guard)
     now_ms = context.clock.now_ms()
     changed = stored.lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, records))
@@ -187,10 +209,9 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
         changed = changed.with_rewrite(entry.entry_id, now_ms)
     settled = guard.guard.moved_to(GuardState.COMPLETED, context.clock.new_id())
     write = context.records.write(stored, changed)
-    checks += context.fence(guard.guard)
     before = context.clock.monotonic()
     try:
-        context.session.commit([write, context.records.write_guard(entry.entry_id, guard, settled), *checks])
+        context.session.commit([write, context.records.write_guard(entry.entry_id, guard, settled), *checks, *fence])
     except CommitConflictError as conflict:
         if conflict.op.path == context.records.guard_path(entry.entry_id):
             raise _SealBroken(conflict) from conflict

@@ -27,7 +27,7 @@ from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.decide import Freed
 from airflow_provider_segments.lineage.end import end
 from airflow_provider_segments.lineage.revert import revert
-from airflow_provider_segments.lineage.start import find_own, start
+from airflow_provider_segments.lineage.start import start
 from airflow_provider_segments.model.interval import ALL_TIME, MIN_MS, format_ms
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.model.period import format_period
@@ -114,11 +114,11 @@ class _Window:
 
 
 def plan(context: Context, lineage: Lineage) -> tuple[list[Expired], list[Skipped]]:
-    """What :func:`expire` would do under ``lineage``. Writes nothing."""
+    """What :func:`expire` would do under ``lineage``. Writes nothing; entries that would be made have no id yet."""
     window = _window(context)
     if not isinstance(window, _Window):
         return [], window
-    own = _own(context, lineage)
+    own = context.records.running_of(lineage, IDENTITY)
     aged = _aged(context, window, lineage, own)
     expired = [aged.expired(entry.entry_id, entry.segments_from) for entry in own if aged.covers(entry)]
     skipped = [aged.given_up(entry) for entry in own if not aged.covers(entry)]
@@ -127,7 +127,7 @@ def plan(context: Context, lineage: Lineage) -> tuple[list[Expired], list[Skippe
         lineage = lineage.put(entry.moved_to(state, context.clock.now_ms()))
     names = aged.free()
     while part := _part(lineage, names):
-        entry_id, _ = find_own(lineage, IDENTITY)
+        entry_id = f"(new {len(expired) + 1})"
         lineage = lineage.put(LineageEntry.of(entry_id, part, (), EntryState.COMPLETED, context.clock.now_ms()))
         expired.append(aged.expired(entry_id, part))
         names = names[len(part) :]
@@ -148,7 +148,7 @@ def expire(context: Context) -> tuple[list[Expired], list[Skipped]]:
             return list(expired.values()), window
         segments = context.visible_before(window.cutoff_ms)
         lineage = context.records.read().lineage  # after them: what held one of them then is still in it, or let go
-        own = _own(context, lineage)
+        own = context.records.running_of(lineage, IDENTITY)
         aged = _sorted_out(segments, window, lineage, own)
         for entry in own:
             done = _settle(context, entry, aged)
@@ -206,14 +206,6 @@ def _window(context: Context) -> _Window | list[Skipped]:
         return []
     period = format_period(config.time_retention_ms)
     return _Window(cutoff_ms, f"ended before {format_ms(cutoff_ms)}, longer ago than retentionTimeValue ({period})")
-
-
-def _own(context: Context, lineage: Lineage) -> list[LineageEntry]:
-    """Expiries in progress: those of a pass that was killed, or that runs beside this one. Told by their guards, since
-    ids are only counted up as long as earlier ones are found."""
-    running = [entry.entry_id for entry in lineage.in_state(EntryState.IN_PROGRESS)]
-    guards = context.records.guards(running)
-    return [lineage.entries[entry_id] for entry_id, stored in guards.items() if stored.guard.identity == IDENTITY]
 
 
 def _aged(context: Context, window: _Window, lineage: Lineage, own: Collection[LineageEntry]) -> Aged:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 
@@ -21,6 +22,7 @@ from airflow_provider_segments.locking import (
     APPEND_VERSION,
     Allocated,
     AllocationRequest,
+    Denied,
     Lock,
     LockGranularity,
     LockRequest,
@@ -29,6 +31,7 @@ from airflow_provider_segments.locking import (
     Revoked,
     granted_lock,
 )
+from airflow_provider_segments.locking.counters import alone, newest_version
 from airflow_provider_segments.model.identity import HeldLock
 from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.ranges import ranges_of
@@ -71,6 +74,7 @@ def place(
     counts = {chunk: len(some) for chunk, some in by_chunk.items()}
     if guard.rewrite is not None and [parse_chunk(chunk) for chunk in counts] != [guard.rewrite.interval]:
         raise placer.refused("many-chunks", f"a rewrite brings segments of its one time chunk, not of {len(counts)}")
+    placer.check_apart(counts)
     locked = placer.locked(counts)
     given = placer.under_lock(locked, counts) | placer.append({one: counts[one] for one in counts if one not in locked})
     placed = tuple(item for chunk, some in by_chunk.items() for item in placer.placed(given[chunk], some))
@@ -95,6 +99,13 @@ class _Placer:
     stager: str
     attempt: int
 
+    def check_apart(self, chunks: Iterable[str]) -> None:
+        """Time chunks of one version must not overlap. Raises :class:`StageRefusedError` (``chunks-overlap``)."""
+        ordered = sorted(chunks, key=lambda chunk: (parse_chunk(chunk).start_ms, -parse_chunk(chunk).end_ms))
+        for one, other in pairwise(ordered):
+            if parse_chunk(one).overlaps(parse_chunk(other)):
+                raise self.refused("chunks-overlap", f"it has segments of {one} and of {other}, which overlap")
+
     def locked(self, chunks: Iterable[str]) -> dict[str, Lock]:
         """The chunks that are under a time-chunk lock with a version of its own, which the push was started under."""
         if not self.guard.locks:
@@ -114,6 +125,7 @@ class _Placer:
                     interval=lock.interval,
                     lock_type=lock.lock_type,
                     priority=lock.priority,
+                    lease_ms=1,  # whoever holds it says for how long; this must not make it longer
                 ),
                 key=self._key(chunk),
                 count=counts[chunk],
@@ -129,16 +141,47 @@ class _Placer:
         rewrite = self.guard.rewrite
         if rewrite is not None and rewrite.partitions:  # its inputs are locked: no newer version can come between
             return self._taken(counts, {chunk: _Target(chunk, rewrite.version) for chunk in counts})
-        targets = {chunk: _Target(chunk, APPEND_VERSION) for chunk in counts}
-        for _ in range(_LOOKS if counts else 0):
-            given = self._taken(counts, targets)
-            now = self._targets(counts)
-            if all(now[chunk].covers(one) for chunk, one in given.items()):
-                return given
-            targets = now
+        targets = self._guessed(counts)
+        asked: set[str] = set()
+        needed: set[str] = set()
+        try:
+            for _ in range(_LOOKS if counts else 0):
+                given = self._taken(counts, targets)
+                asked.update(one.ids.lock.lock_id for one in given.values())
+                now = targets if self._are_alone(given) else self._targets(counts)
+                if all(now[chunk].covers(one) for chunk, one in given.items()):
+                    needed.update(one.ids.lock.lock_id for one in given.values())
+                    return given
+                targets = now
+        finally:
+            self._leave(asked - needed)
         if counts:
             raise self.refused("version-moves", "newer versions of its time chunks were published all the while")
         return {}
+
+    def _guessed(self, counts: Mapping[str, int]) -> dict[str, _Target]:
+        """Where new rows probably belong. A look costs a read of the chunks, so none is taken as long as no ids of a
+        newer version were ever given out there: a lock where the rows do not belong is in other people's way."""
+        counters = self.context.locks.read().counters if counts else ()
+        newest = max((newest_version(counters, parse_chunk(chunk)) for chunk in counts), default="")
+        if newest > APPEND_VERSION:
+            return self._targets(counts)
+        return {chunk: _Target(chunk, APPEND_VERSION) for chunk in counts}
+
+    def _are_alone(self, given: Mapping[str, _Given]) -> bool:
+        """Whether no look is needed: the box, read after it gave these ids out, knows of no other version or time chunk
+        there. The first ids of a chunk are looked at anyway, in case that the box was lost and began anew."""
+        counters = self.context.locks.read().counters
+        return all(
+            one.ids.partitions.start > 0 and alone(counters, one.ids.interval, one.ids.version)
+            for one in given.values()
+        )
+
+    def _leave(self, lock_ids: set[str]) -> None:
+        """Locks on ids that turned out to be of no use: until their lease ends they would keep others away."""
+        if unused := lock_ids - {held.lock_id for held in self.guard.all_locks}:
+            group, task = stage_group(self.entry_id, self.guard), stage_task(self.entry_id, self.stager)
+            self.context.locks.release(group, task, lock_ids=sorted(unused))
 
     def placed(self, given: _Given, segments: Sequence[StagedSegment]) -> list[StagedSegment]:
         """The segments with the ids in ``given``."""
@@ -190,13 +233,14 @@ class _Placer:
     def _allocated(self, requests: Sequence[AllocationRequest]) -> list[Allocated]:
         if not requests:
             return []
+        relied_on = {held.lock_id for held in self.guard.all_locks}
         results = self.context.locks.allocate_all(requests)
-        if isinstance(results[0], Revoked) and results[0].lock.lock_id not in {
-            one.lock_id for one in self.guard.all_locks
-        }:
-            lock = results[0].lock  # an earlier attempt's, which nothing relies on any more
-            self.context.locks.release(lock.group, stage_task(self.entry_id, self.stager), lock_ids=[lock.lock_id])
+        while isinstance(answer := results[0], Revoked) and answer.lock.lock_id not in relied_on:
+            for task in answer.lock.tasks:  # an earlier attempt's or entry's of this group: nothing relies on it
+                self.context.locks.release(answer.lock.group, task, lock_ids=[answer.lock.lock_id])
             results = self.context.locks.allocate_all(requests)
+        if isinstance(answer, Denied):
+            self.context.fence(self.guard)  # who took a lock of ours is what to tell, not that he stands in the way
         for result in results:
             granted_lock(self.context.table, result)
         return [result for result in results if isinstance(result, Allocated)]

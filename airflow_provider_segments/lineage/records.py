@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_provider_segments.lineage import codec, guard
 from airflow_provider_segments.lineage.guard import Guard, StoredGuard
-from airflow_provider_segments.model.lineage import Lineage
+from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.paths import ClusterPaths
 from airflow_provider_segments.zookeeper import Create, Node, Op, SetData, ZooKeeperSession
 
@@ -56,6 +56,13 @@ class LineageRecords:
             for entry_id, path, node in zip(ids, paths, nodes, strict=True)
             if node is not None
         }
+
+    def running_of(self, lineage: Lineage, identity: str) -> list[LineageEntry]:
+        """The entries in progress that ``identity`` made: at most one, except for expiries. Their guards tell, so a
+        retried task finds its own entry without having stored anything."""
+        running = [entry.entry_id for entry in lineage.in_state(EntryState.IN_PROGRESS)]
+        guards = self.guards(running) if running else {}
+        return [lineage.entries[entry_id] for entry_id, one in guards.items() if one.guard.identity == identity]
 
     def guard_path(self, entry_id: str) -> str:
         """Where an entry's guard is."""

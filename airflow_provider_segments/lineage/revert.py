@@ -10,7 +10,7 @@ from airflow_provider_segments.lineage.guard import StoredGuard
 from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_revert, describe, find
-from airflow_provider_segments.lineage.versions import check_not_joined
+from airflow_provider_segments.lineage.versions import check_not_beneath, check_not_joined
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 from airflow_provider_segments.zookeeper import Check, Op
 
@@ -96,6 +96,8 @@ def _checked(
         return entry, guard, []
     if guard is not None:
         check_not_joined(context, stored, entry_id, guard.guard)
+        if guard.guard.placed:
+            check_not_beneath(context, stored, entry)
     return entry, guard, [_check_registered(context, stored, entry, guard)]
 
 
@@ -109,9 +111,11 @@ def _check_registered(context: Context, stored: StoredLineage, entry: LineageEnt
         return Check(context.registry.path, root.version)
     read = context.registry.read(lambda name: is_settled(stored.lineage, name.entry_id))
     registered = {record.name for shard in read.shards for record in shard.records}
+    # What a rewrite brought stays registered for as long as readers may go back from it: then it was not replaced.
+    brought = () if stored.lineage.can_fall_back(entry.entry_id) else entry.segments_to
     for rule, names, what in (
         ("from-gone", entry.segments_from, "that it replaced is gone"),
-        ("to-gone", entry.segments_to, "that it brought was replaced by a later push, and is gone"),
+        ("to-gone", brought, "that it brought was replaced by a later push, and is gone"),
     ):
         if gone := [name for name in names if name not in registered]:
             raise RevertRefusedError(

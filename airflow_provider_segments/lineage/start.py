@@ -16,8 +16,6 @@ from airflow_provider_segments.model.lineage import EntryState, Lineage, Lineage
 from airflow_provider_segments.model.names import check_segment_names, entry_id_for
 from airflow_provider_segments.zookeeper import Delete, Op
 
-_GENERATIONS = 16
-
 
 class AllVisible(enum.Enum):
     """Stands for "whatever readers see when the entry is made" as the ``from`` of a start."""
@@ -72,14 +70,13 @@ def start(
 
     def attempt() -> StartedEntry:
         stored, visible = _read(context, given, announced, is_refresh=config.is_refresh)
-        entry_id, running = find_own(stored.lineage, who)
-        if running is not None:
+        for running in context.records.running_of(stored.lineage, who):
             _put_under(context, running.entry_id, locks, rewrite)
             return _resumed(context, stored.lineage, running, force_cleanup=force_cleanup)
         replaced = tuple(visible) if isinstance(given, AllVisible) else given
         request = StartRequest(
             context.table,
-            entry_id,
+            entry_id_for(context.table, who, -1 if stored.version is None else stored.version),
             replaced,
             announced,
             visible,
@@ -97,25 +94,6 @@ def start(
         return _commit(context, stored, request, decide_start(stored.lineage, request), guard)
 
     return context.retried("start", attempt)
-
-
-def find_own(lineage: Lineage, identity: str) -> tuple[str, LineageEntry | None]:
-    """The entry in progress that ``identity`` made, or else the id its next entry gets.
-
-    Ids are made from the identity and a count, so a retried task finds its own entry without having stored anything.
-    The count goes up when the same work is run again on purpose (its earlier entry was completed or reverted).
-    """
-    newest = -1
-    entry: LineageEntry | None = None
-    generation = 0
-    while generation <= newest + _GENERATIONS:
-        found = lineage.get(entry_id_for(lineage.table, identity, generation))
-        if found is not None:
-            newest, entry = generation, found
-        generation += 1
-    if entry is not None and entry.state is EntryState.IN_PROGRESS:
-        return entry.entry_id, entry
-    return entry_id_for(lineage.table, identity, newest + 1), None
 
 
 def _read(
@@ -194,4 +172,4 @@ def _close_guards(context: Context, decision: StartDecision) -> tuple[Lineage, l
     return changed, ops
 
 
-__all__ = ["ALL_VISIBLE", "AllVisible", "StartRefusedError", "StartedEntry", "find_own", "start"]
+__all__ = ["ALL_VISIBLE", "AllVisible", "StartRefusedError", "StartedEntry", "start"]

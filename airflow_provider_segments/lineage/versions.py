@@ -7,34 +7,45 @@ that the version is still there. Both decide under the lineage that they compare
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from airflow_provider_segments.exceptions import EndRefusedError, RevertRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import Guard
 from airflow_provider_segments.lineage.records import StoredLineage
-from airflow_provider_segments.lineage.routing import is_settled
+from airflow_provider_segments.lineage.routing import hidden_names, is_settled
 from airflow_provider_segments.lineage.rules import describe
 from airflow_provider_segments.locking import APPEND_VERSION
-from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.model.segment import Segment, TimelinePlace
+from airflow_provider_segments.locking.counters import alone, newest_version
+from airflow_provider_segments.model.interval import ALL_TIME, Interval
+from airflow_provider_segments.model.lineage import LineageEntry
+from airflow_provider_segments.model.segment import Segment
 
 _Version = tuple[Interval, str]
 
 
-def joins(place: TimelinePlace) -> bool:
-    """Whether it is the place of a segment that joins a version somebody has founded."""
-    return not place.founds and place.version != APPEND_VERSION
+def check_joined(context: Context, stored: StoredLineage, entry_id: str, own: Collection[_Version]) -> None:
+    """Every version that the entry's segments, of the versions ``own``, join is there, and no other granularity beside
+    it. The lock box knows where that needs a look: in time where other ids were given out, too.
 
-
-def check_joined(context: Context, stored: StoredLineage, entry_id: str) -> None:
-    """Every version that the entry's segments join is there. Raises :class:`EndRefusedError` (``version-gone``)."""
-    mine = _of_entry(context, entry_id)
-    joined = {_version(one) for one in mine if one.place and joins(one.place)}
-    if not joined:
+    Raises :class:`EndRefusedError` (``version-gone``, ``granularity-differs``)."""
+    counters = context.locks.read().counters
+    if all(version == APPEND_VERSION and alone(counters, interval, version) for interval, version in own):
         return
-    there = {_version(one) for one in _others(context, stored, entry_id, joined)}
-    if gone := joined - there:
+    others = _settled(context, stored, entry_id, own)
+    for interval, version in own:
+        for one in others:
+            if one.version == version and one.interval != interval and one.interval.overlaps(interval):
+                raise EndRefusedError(
+                    "granularity-differs",
+                    f"end refused: segments of {one.chunk}, which overlaps {interval} of the same version, "
+                    "were published meanwhile",
+                    table=context.table,
+                    entry_id=entry_id,
+                    hint="Run the build again.",
+                )
+    joined = {one for one in own if one[1] != APPEND_VERSION}
+    if gone := joined - {_version(one) for one in others}:
         interval, version = min(gone)
         raise EndRefusedError(
             "version-gone",
@@ -61,6 +72,50 @@ def check_not_joined(context: Context, stored: StoredLineage, entry_id: str, gua
         )
 
 
+def check_covers(context: Context, stored: StoredLineage, entry: LineageEntry, guard: Guard) -> None:
+    """A rewrite that founds a version replaces all that is visible beneath it: a revert may have brought something back
+    since it locked the time. Raises :class:`EndRefusedError` (``not-covered``)."""
+    rewrite = guard.rewrite
+    if rewrite is None or rewrite.partitions:
+        return
+    hidden = {*hidden_names(stored.lineage), *entry.segments_from}
+    if left := [
+        one.name
+        for one in _settled(context, stored, entry.entry_id, [(rewrite.interval, "")])
+        if one.interval.overlaps(rewrite.interval) and one.name not in hidden
+    ]:
+        raise EndRefusedError(
+            "not-covered",
+            f"end refused: {describe(left)} is visible in its time chunk and not in its 'from', and would be hidden",
+            table=context.table,
+            entry_id=entry.entry_id,
+            hint="Compact again.",
+        )
+
+
+def check_not_beneath(context: Context, stored: StoredLineage, entry: LineageEntry) -> None:
+    """Nothing that a revert brings back lies beneath a newer version, where nobody would see it. Raises
+    :class:`RevertRefusedError` (``beneath-version``)."""
+    if not entry.joined_from or newest_version(context.locks.read().counters, ALL_TIME) <= APPEND_VERSION:
+        return
+    back = set(entry.segments_from)
+    found = _settled(context, stored, entry.entry_id, [(ALL_TIME, "")])
+    above = [one for one in found if one.version > APPEND_VERSION and one.name not in back]
+    for one in found:
+        if one.name in back and (over := next((top for top in above if _is_above(top, one)), None)):
+            raise RevertRefusedError(
+                "beneath-version",
+                f"revert refused: {one.name!r} would come back beneath {over.name!r}, version {over.version}",
+                table=context.table,
+                entry_id=entry.entry_id,
+                hint=f"Revert entry {over.entry_id} first, or push the old data again.",
+            )
+
+
+def _is_above(top: Segment, one: Segment) -> bool:
+    return top.version > one.version and top.interval.overlaps(one.interval)
+
+
 def _of_entry(context: Context, entry_id: str) -> list[Segment]:
     found = context.registry.of_entry(entry_id)
     if not any(record.place for shard in found for record in shard.records[:1]):
@@ -70,15 +125,21 @@ def _of_entry(context: Context, entry_id: str) -> list[Segment]:
     return [segment for segment, _ in context.standings(whole) if segment.entry_id == entry_id]
 
 
-def _others(context: Context, stored: StoredLineage, entry_id: str, versions: Iterable[_Version]) -> list[Segment]:
-    """Registered segments of those versions that settled entries other than this one brought."""
-    wanted = set(versions)
-    whole = Interval(min(one.start_ms for one, _ in wanted), max(one.end_ms for one, _ in wanted))
+def _settled(context: Context, stored: StoredLineage, entry_id: str, versions: Iterable[_Version]) -> list[Segment]:
+    """Registered segments of the time of those versions that settled entries other than this one brought."""
+    spans = [one for one, _ in versions]
+    whole = Interval(min(one.start_ms for one in spans), max(one.end_ms for one in spans))
     return [
         segment
         for segment, _ in context.standings(whole)
-        if segment.entry_id != entry_id and _version(segment) in wanted and is_settled(stored.lineage, segment.entry_id)
+        if segment.entry_id != entry_id and segment.place and is_settled(stored.lineage, segment.entry_id)
     ]
+
+
+def _others(context: Context, stored: StoredLineage, entry_id: str, versions: Iterable[_Version]) -> list[Segment]:
+    """Registered segments of those versions that settled entries other than this one brought."""
+    wanted = set(versions)
+    return [one for one in _settled(context, stored, entry_id, wanted) if _version(one) in wanted]
 
 
 def _version(segment: Segment) -> _Version:

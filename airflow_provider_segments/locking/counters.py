@@ -52,6 +52,15 @@ def raised(counters: Counters, interval: Interval, version: str, following: int)
     return folded((*others, Counter(interval.start_ms, interval.end_ms, version, following)))
 
 
+def alone(counters: Counters, interval: Interval, version: str) -> bool:
+    """Whether, in overlapping time, ids were only ever given out to segments of this very interval and version."""
+    return all(
+        one.speaks_for(interval, version) and not one.folded
+        for one in counters
+        if one.start_ms < interval.end_ms and interval.start_ms < one.end_ms
+    )
+
+
 def newest_version(counters: Counters, interval: Interval) -> str:
     """The greatest version that ids were given out at in overlapping time; empty when there is none."""
     found = (one.version for one in counters if one.start_ms < interval.end_ms and interval.start_ms < one.end_ms)

@@ -66,13 +66,14 @@ def is_entry_id(text: str) -> bool:
     return _ENTRY_ID.fullmatch(text) is not None
 
 
-def entry_id_for(table: str, identity: str, generation: int) -> str:
-    """The entry id of a push, the same for every retry: a UUID made from the table, who pushes, and which push.
+def entry_id_for(table: str, identity: str, version: int) -> str:
+    """The entry id of a push: a UUID made from the table, who pushes, and the znode version of the lineage it is added
+    to.
 
-    ``identity`` names the work (for Airflow: DAG id, run id and task), not the attempt. ``generation`` counts up
-    when the same work is run again on purpose after its earlier entry was reverted or completed.
+    That moves on with each entry, so an id is never given twice, also not to the same work when it is run again after
+    its earlier entry has left the lineage: the segments of that one may still be there.
     """
-    return str(uuid.uuid5(_ENTRY_NAMESPACE, f"{table}\n{identity}\n{generation}"))
+    return str(uuid.uuid5(_ENTRY_NAMESPACE, f"{table}\n{identity}\n{version}"))
 
 
 def entry_tag(entry_id: str) -> str:

@@ -42,17 +42,15 @@ class RevertUnfinishedOperator(SegmentsOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Revert, or skip."""
         from airflow_provider_segments.exceptions import TableNotFoundError
-        from airflow_provider_segments.lineage.start import find_own
 
         with self.open_table() as table:
             try:
-                lineage = table.lineage()
+                entry_id = table.running(identity_of(context, self.start_task_id))
             except TableNotFoundError as error:  # the start was refused for the same reason
                 raise AirflowSkipException(str(error)) from error
-            _, entry = find_own(lineage, identity_of(context, self.start_task_id))
-            if entry is None:
+            if entry_id is None:
                 raise AirflowSkipException(f"{self.start_task_id} has no entry of table {self.table!r} in progress")
-            reverted = table.revert(entry.entry_id, force=True, identity=identity_of(context))
+            reverted = table.revert(entry_id, force=True, identity=identity_of(context))
         self.log.warning(
             "The push did not end: entry %s of table %s is reverted, readers have seen nothing of it. "
             "Clear the failed task to push again.",

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from airflow_provider_segments.compaction.locks import LEASE_MS, choose_lock, in_the_way
 from airflow_provider_segments.compaction.plan import CompactionGroup, SkippedChunk, make_plan, whole_group
 from airflow_provider_segments.compaction.settings import CompactionSettings, Policy
-from airflow_provider_segments.exceptions import InvalidConfigError, LockDeniedError, SegmentsError
+from airflow_provider_segments.exceptions import InvalidConfigError, LockDeniedError, SegmentsError, SourceDataError
 from airflow_provider_segments.lineage.guard import Rewrite
 from airflow_provider_segments.lineage.stage import StageTicket
 from airflow_provider_segments.lineage.start import StartedEntry
@@ -167,6 +167,7 @@ class _Run:
         except LockDeniedError as error:
             outcome.denied = True
             _LOG.info("table %r, chunk %s: left alone: %s", self.table.name, group.chunk, error)
+            self._give_up(outcome)  # the stage may have been denied ids: its entry must not keep the inputs
             return
         except Exception as error:  # whatever Spark or the store raises: it is this group's failure alone
             outcome.error = f"{type(error).__name__}: {str(error)[:500]}"
@@ -186,7 +187,7 @@ class _Run:
         self._leave(task)  # what an earlier attempt held, which may have been taken since
         lock = granted_lock(self.table.name, box.acquire(choice.request))
         try:
-            with keep_leases(box, lock.group, task, LEASE_MS, [lock.lock_id]) as kept:
+            with keep_leases(box, lock.group, task, LEASE_MS, [lock.lock_id]):
                 if choice.whole_chunk:
                     group = self._whole(group)
                     outcome.inputs, outcome.rows_before, outcome.bytes_before = (
@@ -195,7 +196,6 @@ class _Run:
                         group.bytes,
                     )
                 self._publish(group, outcome, (HeldLock(lock.lock_id, lock.group, task),), choice.rewrite)
-                kept.check()
         finally:
             self._leave(task)
 
@@ -205,8 +205,14 @@ class _Run:
     def _whole(self, group: CompactionGroup) -> CompactionGroup:
         """All that is visible in the time chunk now that it is locked: the new version hides whatever is there. The
         lease of the run protects these, too: it is older than they are."""
-        now = self.table.snapshot(group.interval.start_ms, group.interval.end_ms)
-        return whole_group(group.chunk, now.segments, group.reason)
+        inside = group.interval
+        now = self.table.snapshot(inside.start_ms, inside.end_ms).segments
+        for one in now:
+            if one.visible_in or one.interval.start_ms < inside.start_ms or inside.end_ms < one.interval.end_ms:
+                raise SourceDataError(
+                    f"table {self.table.name!r}: {one.name!r} reaches beyond chunk {group.chunk}, or is hidden in part"
+                )
+        return whole_group(group.chunk, now, group.reason)
 
     def _publish(
         self, group: CompactionGroup, outcome: CompactedGroup, locks: Sequence[HeldLock], rewrite: Rewrite | None

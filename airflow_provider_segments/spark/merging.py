@@ -10,6 +10,7 @@ in no order, and compared with what was to be written.
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
 from collections.abc import Sequence
@@ -30,7 +31,10 @@ from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY, TaskWriter
 from airflow_provider_segments.storage.base import ObjectStore
 
 _WRITERS = 2  # threads that sort out, compress and upload outputs
-_READERS = 8  # threads that read inputs; Arrow decodes outside of Python's lock
+_READERS = 8  # threads that fetch inputs: an object store takes its time for each
+_DECODERS = 2  # threads that decode inputs; more of them wait for Python's lock
+_WHOLE_BYTES = 1 << 20
+_PATTERN = set("*?[]{}")  # of a path that DuckDB would take for several
 _PER_MS = {"s": 1 / 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
 _EPOCHS = {"EPOCH_SECONDS": "s", "EPOCH_MILLIS": "ms", "EPOCH_MICROS": "us"}
 _ROW = "__segments_row"
@@ -77,14 +81,13 @@ class Merged:
 def merge(job: MergeJob, task_attempt: int) -> Merged:
     """Read the inputs, sort, write, check. Raises :class:`MergeMismatchError`, :class:`SourceDataError`, and storage
     errors."""
-    with ThreadPoolExecutor(_READERS) as readers:
-        files = list(readers.map(lambda one: _opened(job, one), job.inputs))
-        size = sum(_decoded_bytes(file) for file in files)
-        if size > job.memory_bytes:
-            return Merged(too_large=f"{size:,} bytes decoded, of which a worker may hold {job.memory_bytes:,}")
-        schema = _schema(files)
-        parts = list(readers.map(lambda file: _read(file, schema), files))
-        footer = files[-1].schema_arrow.metadata
+    files = _all_opened(job)
+    if not files:
+        return Merged(too_large=f"too many bytes decoded: a worker may hold {job.memory_bytes:,}")
+    schema, footer = _schema(files), files[-1].schema_arrow.metadata
+    with ThreadPoolExecutor(_DECODERS) as decoders:
+        parts = list(decoders.map(lambda file: _read(file, schema), files))
+    del files
     data = pyarrow.concat_tables(parts)
     del parts
     write = replace(job.write, columns=tuple(schema.names), spark_schema=spark_schema_of(schema, footer))
@@ -124,21 +127,78 @@ def fingerprint_of(data: pyarrow.Table) -> tuple[int, int]:
     """Rows and a sum of row hashes: equal for the same rows in any order, and for no other rows but by chance."""
     import duckdb
 
-    names = [f"c{number}" for number in range(data.num_columns)]
-    hashed = ", ".join(names)
     with duckdb.connect() as database:
         database.execute("SET preserve_insertion_order = false")
+        names = [f"c{number}" for number in range(data.num_columns)]
         database.register("data", data.rename_columns(names))
-        found = database.execute(f"SELECT count(*), sum(hash({hashed})::HUGEINT) FROM data").fetchone()  # noqa: S608
+        return _fingerprint(database, "data", names)
+
+
+def file_fingerprint(path: Path) -> tuple[int, int]:
+    """:func:`fingerprint_of` the file's rows, as a reader finds them.
+
+    DuckDB reads and hashes them a piece at a time, where its types for the file's columns are those it has for
+    Arrow's: so the file is read by other code than has written it. Arrow reads the others.
+    """
+    import duckdb
+
+    schema = pyarrow.parquet.read_schema(path)
+    if not all(_is_plain(kind) for kind in schema.types) or _PATTERN & set(str(path)):
+        read = pyarrow.parquet.read_table(path, partitioning=None)
+        return fingerprint_of(in_utc(read.replace_schema_metadata(None)))
+    with duckdb.connect() as database:
+        database.execute("SET preserve_insertion_order = false")
+        names = [f"c{number}" for number in range(len(schema))]
+        name = str(path).replace("'", "''")
+        return _fingerprint(
+            database, f"read_parquet('{name}', hive_partitioning = false) AS data({', '.join(names)})", names
+        )
+
+
+def _fingerprint(database: Any, rows: str, names: Sequence[str]) -> tuple[int, int]:
+    query = f"SELECT count(*), sum(hash({', '.join(names)})::HUGEINT) FROM {rows}"  # noqa: S608
+    database.execute("SET enable_progress_bar = false")
+    found = database.execute(query).fetchone()
     assert found is not None
     return int(found[0]), int(found[1] or 0)
 
 
+def _is_plain(kind: pyarrow.DataType) -> bool:
+    types = pyarrow.types
+    return bool(
+        types.is_boolean(kind)
+        or types.is_integer(kind)
+        or kind in (pyarrow.float32(), pyarrow.float64(), pyarrow.string(), pyarrow.binary(), pyarrow.date32())
+        or (types.is_timestamp(kind) and kind.unit == "us")
+    )
+
+
+def _all_opened(job: MergeJob) -> list[pyarrow.parquet.ParquetFile]:
+    """All inputs, their footers read; none as soon as it is clear that together they are too large."""
+    files: list[pyarrow.parquet.ParquetFile] = []
+    size = 0
+    with ThreadPoolExecutor(_READERS) as readers:
+        for file in readers.map(lambda one: _opened(job, one), job.inputs):
+            files.append(file)
+            size += _decoded_bytes(file)
+            if size > job.memory_bytes:
+                readers.shutdown(cancel_futures=True)
+                return []
+    return files
+
+
 def _opened(job: MergeJob, one: MergeInput) -> pyarrow.parquet.ParquetFile:
+    """A small file is read whole: that is one request, and less work than ranges of it."""
     store = job.tiered if one.tiered else job.write.storage
     if store is None:
         raise SourceDataError(f"{one.key} is in tiered storage, which this job was not given")
-    return pyarrow.parquet.ParquetFile(pyarrow.PythonFile(store.open(one.key), mode="r"), pre_buffer=True)
+    raw = store.open(one.key)
+    size = raw.seek(0, io.SEEK_END)
+    raw.seek(0)
+    if size > _WHOLE_BYTES:
+        return pyarrow.parquet.ParquetFile(pyarrow.PythonFile(raw, mode="r"), pre_buffer=True)
+    with raw:
+        return pyarrow.parquet.ParquetFile(pyarrow.BufferReader(raw.read()))
 
 
 def _decoded_bytes(file: pyarrow.parquet.ParquetFile) -> int:
@@ -148,7 +208,10 @@ def _decoded_bytes(file: pyarrow.parquet.ParquetFile) -> int:
 
 def _schema(files: Sequence[pyarrow.parquet.ParquetFile]) -> pyarrow.Schema:
     """The columns of all inputs, as the newest has them; one that a file lacks is null in its rows."""
-    schemas = [in_utc_schema(file.schema_arrow.remove_metadata()) for file in reversed(files)]
+    schemas = [file.schema_arrow.remove_metadata() for file in reversed(files)]
+    if all(schema.equals(schemas[0]) for schema in schemas):
+        return in_utc_schema(schemas[0])
+    schemas = [in_utc_schema(schema) for schema in schemas]
     if all(schema.equals(schemas[0]) for schema in schemas):
         return schemas[0]
     try:
@@ -164,7 +227,10 @@ def in_utc_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
 
 def _read(file: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> pyarrow.Table:
     with file:
-        found = in_utc(file.read(use_threads=False).replace_schema_metadata(None))
+        found = file.read(use_threads=False).replace_schema_metadata(None)
+    if found.schema.equals(schema):
+        return found
+    found = in_utc(found)
     if found.schema.equals(schema):
         return found
     columns = [
@@ -211,9 +277,8 @@ def _rolled_up(data: pyarrow.Table, how: dict[str, str]) -> pyarrow.Table:
 def _written(
     job: MergeJob, data: pyarrow.Table, times: pyarrow.ChunkedArray | None, task_attempt: int
 ) -> list[StagedSegment]:
-    expected = fingerprint_of(data)
     found: list[tuple[int, int]] = []
-    with tempfile.TemporaryDirectory(prefix="segments-", dir=local_dir()) as folder:
+    with ThreadPoolExecutor(1) as beside, tempfile.TemporaryDirectory(prefix="segments-", dir=local_dir()) as folder:
         writer = TaskWriter(
             job.write,
             Path(folder),
@@ -222,8 +287,10 @@ def _written(
             on_written=lambda path: found.append(_look(path)),
             threads=_WRITERS,
         )
+        hashed = beside.submit(fingerprint_of, data)  # what went in, before anything is done to it
         whole = data if times is None else data.append_column("__segments_time_ms", times)
         segments = list(writer.write(whole.to_batches()))
+        expected = hashed.result()
     total = (sum(rows for rows, _ in found), sum(hashes for _, hashes in found))
     if total != expected:
         raise MergeMismatchError(
@@ -235,8 +302,7 @@ def _written(
 
 def _look(path: Path) -> tuple[int, int]:
     """What a reader finds in the file."""
-    read = pyarrow.parquet.read_table(path)
-    return fingerprint_of(in_utc(read.replace_schema_metadata(None)))
+    return file_fingerprint(path)
 
 
 def spark_schema_of(schema: pyarrow.Schema, footer: dict[bytes, bytes] | None) -> str:

@@ -18,7 +18,7 @@ import logging
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -43,6 +43,8 @@ ROW_GROUP_ROWS = 262_144
 SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
 """Where Spark looks for its own schema in a Parquet footer."""
 
+_SAMPLE = 16_384  # rows that tell how often values repeat
+_REPEATED, _REPEATED_TEXT = 0.25, 0.8  # most distinct values of a sample for which a dictionary pays
 _MOST_BYTES = 2**31 - 2**20  # of one Arrow string array with 32-bit offsets
 _LOG = logging.getLogger(__name__)
 
@@ -135,6 +137,14 @@ def _parts(batch: pyarrow.RecordBatch, room: int, limit: int) -> Iterator[pyarro
         at, room = at + room, limit
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A file in the local folder, and what is known of its segment so far."""
+
+    path: Path
+    segment: StagedSegment
+
+
 @dataclass(slots=True)
 class TaskWriter:
     """Sorts rows, cuts them into segments, writes and uploads each. ``on_written`` sees every file before its upload.
@@ -163,8 +173,10 @@ class TaskWriter:
                 )
         starts = _starts(times, self.job.granularity, data.num_rows)
         data = data.rename_columns(list(self.job.columns))
-        order = row_order(data, times, self.job.sort_columns, starts)
-        columns = [_one_array(data.column(index)) for index in range(data.num_columns)]
+        with ThreadPoolExecutor(self.threads) as pool:
+            joined = [pool.submit(_one_array, data.column(index)) for index in range(data.num_columns)]
+            order = row_order(data, times, self.job.sort_columns, starts)
+            columns = [column.result() for column in joined]
         schema = pyarrow.schema(
             [field.with_type(column.type) for field, column in zip(data.schema, columns, strict=True)]
         )
@@ -172,17 +184,21 @@ class TaskWriter:
         cuts = [order[first:end] for first, end in _cuts(starts[order], self.job.target_rows)]
         named = [(self._next_name(int(starts[rows[0]])), rows) for rows in cuts]
 
-        def segment(one: tuple[tuple[str, str], Any]) -> StagedSegment:
+        def write(one: tuple[tuple[str, str], Any]) -> _Written:
             (chunk, name), rows = one
-            return self._segment(
-                chunk, name, schema, columns, rows, None if times is None else times.take(pyarrow.array(rows))
-            )
+            return self._written(chunk, name, schema, columns, rows, times)
 
         if self.threads == 1:
-            yield from map(segment, named)
+            yield from map(self._finished, map(write, named))
             return
-        with ThreadPoolExecutor(self.threads) as pool:
-            yield from pool.map(segment, named)
+        # Two pools, so that no core waits: files are checked and uploaded while others are written.
+        with ThreadPoolExecutor(self.threads) as writers, ThreadPoolExecutor(self.threads) as finishers:
+            files = [writers.submit(write, one) for one in named]
+            try:
+                yield from finishers.map(lambda file: self._finished(file.result()), files)
+            finally:  # after a failure nothing more is begun
+                for file in files:
+                    file.cancel()
 
     def _next_name(self, start_ms: int) -> tuple[str, str]:
         """The chunk that begins at ``start_ms``, and the name of its next segment."""
@@ -191,24 +207,28 @@ class TaskWriter:
         self.written[chunk] = part + 1
         return chunk, self.job.segment_name(chunk, self.job.slices.get(self.partition, 0), part)
 
-    def _segment(
+    def _written(
         self, chunk: str, name: str, schema: pyarrow.Schema, columns: list[pyarrow.Array], rows: Any, times: Any
-    ) -> StagedSegment:
-        file = f"{name}.{self.job.attempt}.{self.task_attempt}.parquet"
-        path = self.folder / file
-        owner = self.job.owner(name)
-        statistics = self._write_file(path, schema, columns, rows, owner)
+    ) -> _Written:
+        """Write one segment's file."""
+        path = self.folder / f"{name}.{self.job.attempt}.{self.task_attempt}.parquet"
+        statistics = self._write_file(path, schema, columns, rows, self.job.owner(name))
+        low, high = (None, None) if times is None else _bounds(times.take(pyarrow.array(rows)))
+        record = SegmentRecord(
+            name, path.name, len(rows), 0, 0, low, high, statistics or None, fingerprint=self.job.fingerprint
+        )
+        return _Written(path, StagedSegment(chunk, record))
+
+    def _finished(self, written: _Written) -> StagedSegment:
+        """Check and upload a file, and complete its segment's record."""
+        path, record = written.path, written.segment.record
         if self.on_written is not None:
             self.on_written(path)
-        crc, size = _crc32(path), path.stat().st_size
-        self.job.storage.put_file(path, self.job.prefix + file, owner=owner)
+        record = msgspec.structs.replace(record, bytes=path.stat().st_size, crc32=_crc32(path))
+        self.job.storage.put_file(path, self.job.prefix + record.file, owner=self.job.owner(record.name))
         path.unlink()
-        _LOG.info("segment %s: %d rows, %d bytes", name, len(rows), size)
-        low, high = (None, None) if times is None else _bounds(times)
-        record = SegmentRecord(
-            name, file, len(rows), size, crc, low, high, statistics or None, fingerprint=self.job.fingerprint
-        )
-        return StagedSegment(chunk, record)
+        _LOG.info("segment %s: %d rows, %d bytes", record.name, record.rows, record.bytes)
+        return StagedSegment(written.segment.chunk, record)
 
     def _write_file(
         self, path: Path, schema: pyarrow.Schema, columns: list[pyarrow.Array], rows: Any, owner: Mapping[str, str]
@@ -216,12 +236,15 @@ class TaskWriter:
         footer = {f"segments.{key}".encode(): value.encode() for key, value in owner.items()}
         footer[SPARK_SCHEMA_KEY] = self.job.spark_schema.encode()
         found = {name: ColumnStatistics() for name in self.job.statistics_columns}
+        dictionaries, encodings = encodings_of(schema, columns, rows)
         with pyarrow.parquet.ParquetWriter(
             path,
             schema.with_metadata(footer),
             compression="NONE" if self.job.compression == "none" else self.job.compression,
             write_statistics=[name for name, column in zip(schema.names, columns, strict=True) if _prunable(column)],
             write_page_index=True,
+            use_dictionary=dictionaries,
+            column_encoding=encodings or None,
         ) as writer:
             for at in range(0, len(rows), ROW_GROUP_ROWS):
                 taken = pyarrow.array(rows[at : at + ROW_GROUP_ROWS])
@@ -232,18 +255,100 @@ class TaskWriter:
         return {name: statistics.as_list() for name, statistics in found.items()}
 
 
+def encodings_of(
+    schema: pyarrow.Schema, columns: Sequence[pyarrow.Array], rows: Any
+) -> tuple[list[str], dict[str, str]]:
+    """Columns (as paths in the file) to write with a dictionary, and encodings of the others, for these ``rows``.
+
+    A dictionary of values that hardly repeat costs time and space; a sample tells. Whole numbers and times are then
+    written as differences (``DELTA_BINARY_PACKED``, which Spark reads since 3.3), everything else plainly.
+    """
+    sample = pyarrow.array(rows[:: max(1, len(rows) // _SAMPLE)])
+    dictionaries: list[str] = []
+    encodings: dict[str, str] = {}
+    for one, column in zip(schema, columns, strict=True):
+        if pyarrow.types.is_nested(one.type):
+            dictionaries += _leaves(one)
+            continue
+        distinct = pyarrow.compute.count_distinct(column.take(sample)).as_py() if _is_countable(one.type) else 0
+        if distinct <= len(sample) * (_REPEATED if pyarrow.types.is_primitive(one.type) else _REPEATED_TEXT):
+            dictionaries.append(one.name)
+        elif _is_whole(one.type):
+            encodings[one.name] = "DELTA_BINARY_PACKED"
+    return dictionaries, encodings
+
+
+def _leaves(field: pyarrow.Field) -> list[str]:
+    """Paths of a nested column's leaves, as a file has them."""
+    buffer = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.schema([field]).empty_table(), buffer)
+    leaves = pyarrow.parquet.ParquetFile(buffer.getvalue()).schema
+    return [leaves.column(at).path for at in range(len(leaves.names))]
+
+
+def _is_countable(kind: pyarrow.DataType) -> bool:
+    """Whether Arrow counts distinct values of the type."""
+    types = pyarrow.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_temporal(kind)
+        or types.is_decimal128(kind)
+        or kind in (pyarrow.string(), pyarrow.binary(), pyarrow.large_string(), pyarrow.large_binary())
+    )
+
+
+def _is_whole(kind: pyarrow.DataType) -> bool:
+    """Whether Parquet stores the type as signed whole numbers."""
+    types = pyarrow.types
+    return bool(types.is_signed_integer(kind) or types.is_timestamp(kind) or types.is_date32(kind))
+
+
 def row_order(data: pyarrow.Table, times: Any, sort_columns: tuple[str, ...], starts: Any = ()) -> Any:
     """Row numbers by chunk (where ``starts`` says it), then by the sort columns, or by time. Stable; NaN and then null
     come last."""
     keys = [data.column(name) for name in sort_columns] or ([] if times is None else [times])
-    if len(starts) and starts.min() != starts.max():
+    if sort_columns and len(starts) and starts.min() != starts.max():  # in order of time, chunks are in order
         keys.insert(0, pyarrow.chunked_array([starts]))
     if not keys:
         return numpy.arange(data.num_rows, dtype=numpy.int64)
+    packed = _packed_order(keys)
+    if packed is not None:
+        return packed
     names = [f"{index}" for index in range(len(keys))]
     keyed = pyarrow.table(keys, names=names)
     indices = pyarrow.compute.sort_indices(keyed, sort_keys=[(name, "ascending") for name in names])
     return indices.to_numpy()
+
+
+def _packed_order(keys: Sequence[pyarrow.ChunkedArray]) -> Any:
+    """The order of whole numbers and times whose ranges, with the row number, fit into 63 bits together: one sort of
+    one array, which finds runs that are sorted already. ``None`` for other keys."""
+    rows = len(keys[0])
+    if not rows or any(column.null_count or not _is_whole(column.type) for column in keys):
+        return None
+    left = 63 - (rows - 1).bit_length()
+    packed: Any = None
+    for column in keys:
+        values = column.cast(_int_of(column.type)).to_numpy().astype(numpy.int64, copy=False)
+        low = int(values.min())
+        bits = (int(values.max()) - low).bit_length()
+        left -= bits
+        if left < 0:
+            return None
+        above = values - low
+        packed = above if packed is None else (packed << bits) | above
+    shift = (rows - 1).bit_length()
+    packed <<= shift
+    packed |= numpy.arange(rows, dtype=numpy.int64)
+    packed.sort(kind="stable")
+    packed &= (1 << shift) - 1
+    return packed
+
+
+def _int_of(kind: pyarrow.DataType) -> pyarrow.DataType:
+    """The whole numbers that are stored for the type."""
+    return pyarrow.int32() if kind.bit_width == 32 else kind if kind.bit_width < 32 else pyarrow.int64()
 
 
 def _cuts(starts: Any, target_rows: int) -> Iterator[tuple[int, int]]:
@@ -258,7 +363,9 @@ def _cuts(starts: Any, target_rows: int) -> Iterator[tuple[int, int]]:
 def _starts(times: Any, granularity: Granularity, rows: int) -> Any:
     if times is None:
         return numpy.full(rows, MIN_MS, dtype=numpy.int64)
-    return chunk_starts(times.to_numpy(), granularity)
+    ms = times.to_numpy()
+    low, high = (granularity.floor(int(found)) for found in (ms.min(), ms.max()))
+    return numpy.full(rows, low, dtype=numpy.int64) if low == high else chunk_starts(ms, granularity)
 
 
 def chunk_starts(ms: Any, granularity: Granularity) -> Any:

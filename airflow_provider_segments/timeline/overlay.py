@@ -1,18 +1,15 @@
 """The timeline as the second filter of what readers see: over what a lineage shows, and over what it lets go back.
 
 Lineage and timeline agree as long as nothing is lost: a rewrite (a compaction) replaces its inputs in the lineage, and
-its segments overshadow them in the timeline. They differ when a segment of a rewrite is gone: then its atomic update
-group, or the core set of its version, is incomplete and shows nothing, and the inputs, which the lineage alone would go
-on hiding, show the same rows.
+its segments overshadow them in the timeline. They differ when a segment of a rewrite is gone. Then readers go back:
+nothing that the rewrite brought is visible, and its inputs, which the lineage alone would go on hiding, show the same
+rows. What rewrote other segments of it is gone back from, too: its rows are among those of the inputs. What others
+appended to a version that the rewrite founded stays visible, and hides nothing any more.
 
-Going back must never bring rows back that were replaced on purpose. So what a rewrite replaced is left to the timeline
-only as long as the rewrite's own segments are missed: those that another entry replaced are allowed to be gone. And a
-group counts only while its entry can fall back: the clean-up gives that up, in the lineage, before the first segment of
-either side leaves the registry (``lineage/decide.py``).
-
-A segment may have several places: its own, and one in each newer version that it was carried into and that counts for
-this reader. All of them are in the timeline. Their versions differ, and at each moment one version holds the time, so
-it is never seen twice; and when a version is incomplete and shows nothing, the place beneath it counts again.
+Going back must never bring rows back that were replaced on purpose. So it ends where any of what the rewrite brought,
+or what became of that, was replaced by an entry that is no rewrite: then the rows of the lost segment are gone. And a
+rewrite can be gone back from only until the clean-up gives that up, in the lineage, before the first segment of either
+side leaves the registry (``lineage/decide.py``).
 """
 
 from __future__ import annotations
@@ -23,57 +20,39 @@ from typing import NamedTuple
 
 from airflow_provider_segments.exceptions import CorruptRecordError, TimelineRefusedError
 from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.model.lineage import EntryState, Lineage
-from airflow_provider_segments.model.ranges import Ranges, expand
+from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.model.ranges import expand
 from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace
-from airflow_provider_segments.timeline.axis import union
-from airflow_provider_segments.timeline.segment import SegmentState, TimelinePiece, VersionedSegment
+from airflow_provider_segments.timeline.segment import SegmentState, VersionedSegment
 from airflow_provider_segments.timeline.timeline import Timeline
 
 
 class Placed(NamedTuple):
-    """A registered segment with its entry, and a place of it in the timeline with the time chunk of that place.
-
-    For a place that it was carried into, ``by`` is the entry whose version that is, and ``core`` are the ids that
-    founded it. ``within`` is, where a segment has several places, its own time chunk, which holds all its rows."""
+    """A registered segment with its entry, its time chunk, and its place in the timeline."""
 
     entry_id: str
     interval: Interval
     record: SegmentRecord
     place: TimelinePlace
-    by: str = ""
-    core: Ranges = ()
-    within: Interval | None = None
-
-    @property
-    def founding(self) -> Ranges:
-        """The ids of its version's core set, as far as this place tells."""
-        if self.by:
-            return self.core
-        return self.place.group if self.place.founds else ()
-
-    @property
-    def founder(self) -> str:
-        """The entry whose core set that is."""
-        return self.by or self.entry_id
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
     """What the timeline says of a table's segments. ``visible`` has those that readers see: where that is only a part
-    of their time, in which intervals; else nothing. ``versions`` has, for those of several places, the newest version
-    in which they are visible."""
+    of their time, in which intervals; else nothing."""
 
     timeline: Timeline[str]
     ids: _Ids
     visible: Mapping[str, tuple[Interval, ...]]
-    versions: Mapping[str, str]
+    back: _Back
 
     def state_of(self, placed: Placed) -> SegmentState:
         """Where a segment that was given stands."""
         if placed.record.name in self.visible:
             return SegmentState.VISIBLE
-        state = self.timeline.state_of(_segment(placed, self.ids, frozenset()))
+        if placed.entry_id in self.back.entries:
+            return SegmentState.STANDBY
+        state = self.timeline.state_of(_segment(placed, self.ids, (), falls_back=False))
         return SegmentState.STANDBY if state is SegmentState.STANDBY else SegmentState.OVERSHADOWED
 
 
@@ -84,48 +63,54 @@ def overlay(table: str, lineage: Lineage, hidden: Collection[str], placed: Itera
     Raises :class:`CorruptRecordError` when the records contradict each other.
     """
     found = list(placed)
-    going_back = frozenset(entry.entry_id for entry in lineage.rewrites())
-    timeline: Timeline[str] = Timeline(table)
-    ids = _Ids.of(one for one in found if one.founder in going_back)
-    try:
-        known = timeline.add_all(_segment(one, ids, going_back) for one in found)
-    except TimelineRefusedError as error:
-        raise CorruptRecordError(f"registry of table {table!r}: {error}") from error
-    if known != len(found):
+    back = _Back.of(lineage, found)
+    standing = [one for one in found if one.entry_id not in back.entries]
+    loose = {one.record.name: one for one in standing if _version(one) in back.versions}
+    going_back = {entry.entry_id for entry in lineage.rewrites()}
+    ids = _Ids.of(one for one in standing if one.entry_id in going_back)
+    timeline = _timeline(table, [one for one in standing if one.record.name not in loose], ids, going_back)
+    if len({(*_version(one), one.place.partition) for one in found}) != len(found):
         raise CorruptRecordError(f"registry of table {table!r}: {_twice(found)}")
-    left = _left_to_the_timeline(lineage, {one.entry_id for one in found}) if going_back else frozenset[str]()
-    several = {one.record.name: one.within for one in found if one.within is not None}
     parts: dict[str, list[Interval]] = {}
-    versions: dict[str, str] = {}
     for piece in timeline.pieces():
         for segment in piece.segments:
             name = segment.payload
-            if name not in hidden or name in left:
+            if name not in hidden or name in back.names:
                 parts.setdefault(name, [])
-                if name in several:
-                    _see(piece, name, several[name], parts[name], versions)
-                elif piece.cut:
+                if piece.cut:
                     parts[name].append(piece.interval)
-    visible = {name: tuple(cuts) for name, cuts in parts.items() if name not in several}
-    visible |= {name: _cuts(parts[name], within) for name, within in several.items() if parts.get(name)}
-    return Overlay(timeline, ids, visible, versions)
+    for name, one in loose.items():
+        if name not in hidden and (free := _free(timeline, one)):
+            parts[name] = [] if free == [one.interval] else free
+    return Overlay(timeline, ids, {name: tuple(cuts) for name, cuts in parts.items()}, back)
 
 
-def _see(
-    piece: TimelinePiece[str], name: str, within: Interval, parts: list[Interval], versions: dict[str, str]
-) -> None:
-    """Note where a segment of several places is visible. Time outside of its own chunk, where it has no rows, does not
-    count: there an older version may hold what a newer one does not reach."""
-    start, end = max(piece.interval.start_ms, within.start_ms), min(piece.interval.end_ms, within.end_ms)
-    if start < end:
-        parts.append(Interval(start, end))
-        versions[name] = max(versions.get(name, ""), piece.version)
+def _timeline(table: str, placed: Collection[Placed], ids: _Ids, going_back: Collection[str]) -> Timeline[str]:
+    there: dict[_Version, set[int]] = {}
+    for one in placed:
+        there.setdefault(_version(one), set()).add(one.place.partition)
+    timeline: Timeline[str] = Timeline(table)
+    try:
+        timeline.add_all(
+            _segment(one, ids, there[_version(one)], falls_back=one.entry_id in going_back) for one in placed
+        )
+    except TimelineRefusedError as error:
+        raise CorruptRecordError(f"registry of table {table!r}: {error}") from error
+    return timeline
 
 
-def _cuts(parts: Iterable[Interval], within: Interval) -> tuple[Interval, ...]:
-    """``parts`` of ``within``, joined where they touch; nothing when they are all of it."""
-    found = [Interval(start, end) for start, end in union((one.start_ms, one.end_ms) for one in parts)]
-    return () if found == [within] else tuple(found)
+def _free(timeline: Timeline[str], placed: Placed) -> list[Interval]:
+    """The time of a segment that no newer version holds."""
+    found: list[Interval] = []
+    at = placed.interval.start_ms
+    for piece in timeline.lookup(placed.interval):
+        if piece.version > placed.place.version:
+            if at < piece.interval.start_ms:
+                found.append(Interval(at, piece.interval.start_ms))
+            at = piece.interval.end_ms
+    if at < placed.interval.end_ms:
+        found.append(Interval(at, placed.interval.end_ms))
+    return found
 
 
 _Version = tuple[Interval, str]
@@ -144,10 +129,9 @@ class _Ids:
         """``founding`` are the segments whose groups count; those that found no version are passed over."""
         numbers: dict[_Version, dict[int, int]] = {}
         for one in founding:
-            if one.founding:
+            if one.place.founds:
                 known = numbers.setdefault((one.interval, one.place.version), {})
-                for partition in expand(one.founding):
-                    known.setdefault(partition, len(known))
+                known.setdefault(one.place.partition, len(known))
         return cls({version: len(known) for version, known in numbers.items()}, numbers)
 
     def core_of(self, placed: Placed) -> int:
@@ -162,30 +146,86 @@ class _Ids:
         return tuple(known.setdefault(partition, len(known)) for partition in partitions)
 
 
-def _segment(placed: Placed, ids: _Ids, going_back: frozenset[str]) -> VersionedSegment[str]:
-    """A segment whose entry can no longer fall back is there for good, whatever was once made together with it; and a
-    version whose founder can no longer fall back has no core set."""
+@dataclass(frozen=True, slots=True)
+class _Back:
+    """What readers have gone back from: ``entries`` that miss a segment, and rewrites of what else those brought.
+    ``names`` is what they replaced. ``versions`` are those that they founded: what others added there does not hide
+    what is beneath."""
+
+    entries: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    versions: frozenset[_Version] = frozenset()
+
+    @classmethod
+    def of(cls, lineage: Lineage, found: Collection[Placed]) -> _Back:
+        """All that an entry brought is in one time chunk, which holds all that it replaced: so all of it is in
+        ``found``, or nothing."""
+        rewrites = {entry.entry_id: entry for entry in lineage.rewrites()}
+        if not rewrites:
+            return cls()
+        registered = {one.record.name for one in found}
+        above = {name: entry for entry in lineage.in_state(EntryState.COMPLETED) for name in entry.segments_from}
+        asked = [one for one in rewrites.values() if not registered.isdisjoint((*one.segments_from, *one.segments_to))]
+        gaps = [(one, missing) for one in asked if (missing := set(one.segments_to) - registered)]
+        entries: set[str] = set()
+        before = -1
+        while before != len(entries):  # what one that counts no longer had replaced may be missed beneath it
+            before = len(entries)
+            for entry, missing in gaps:
+                if any(name not in above or above[name].entry_id in entries for name in missing):
+                    over = _built_upon(entry, above)
+                    if over <= rewrites.keys():  # else rows would come back that were replaced on purpose
+                        entries |= over
+        names = _left_to_the_timeline(lineage, entries)
+        versions = {_version(one) for one in found if one.entry_id in entries and one.place.founds}
+        return cls(frozenset(entries), names, frozenset(versions | _without_founder(found, entries, names)))
+
+
+def _without_founder(found: Collection[Placed], back: Collection[str], names: Collection[str]) -> set[_Version]:
+    """Versions above what readers have gone back to, of whose founding segments none is left."""
+    founded = {_version(one) for one in found if one.place.founds and one.entry_id not in back}
+    above = {_version(one) for one in found} - founded if names else set()
+    beneath = [one for one in found if one.record.name in names] if above else []
+    return {(at, version) for at, version in above if any(_is_beneath(one, at, version) for one in beneath)}
+
+
+def _is_beneath(one: Placed, at: Interval, version: str) -> bool:
+    inside = at.start_ms <= one.interval.start_ms and one.interval.end_ms <= at.end_ms
+    return inside and one.place.version < version
+
+
+def _left_to_the_timeline(lineage: Lineage, back: Collection[str]) -> frozenset[str]:
+    """Names that the lineage hides although readers have gone back to them."""
+    return frozenset(name for entry_id in back for name in lineage.entries[entry_id].segments_from)
+
+
+def _built_upon(entry: LineageEntry, above: Mapping[str, LineageEntry]) -> set[str]:
+    """The entry, and all that replaced what it brought, what those brought, and so on."""
+    found: set[str] = set()
+    todo = [entry]
+    while todo:
+        one = todo.pop()
+        if one.entry_id not in found:
+            found.add(one.entry_id)
+            todo += [above[name] for name in one.segments_to if name in above]
+    return found
+
+
+def _version(placed: Placed) -> _Version:
+    return placed.interval, placed.place.version
+
+
+def _segment(placed: Placed, ids: _Ids, there: Collection[int], *, falls_back: bool) -> VersionedSegment[str]:
+    """A segment whose entry can no longer fall back is there for good, whatever was once made together with it. Of a
+    group that counts, what is not ``there`` was replaced: otherwise readers have gone back."""
     place, name = placed.place, placed.record.name
     [partition] = ids.translated(placed, [place.partition])
-    core = ids.core_of(placed) if placed.founding and placed.founder in going_back else 0
-    if placed.entry_id not in going_back:
-        return VersionedSegment(placed.interval, place.version, partition, name, core=core)
-    over, group = ids.translated(placed, expand(place.overshadowed)), ids.translated(placed, expand(place.group))
+    if not falls_back:
+        return VersionedSegment(placed.interval, place.version, partition, name)
+    over = ids.translated(placed, expand(place.overshadowed))
+    group = ids.translated(placed, [one for one in expand(place.group) if one in there])
+    core = ids.core_of(placed) if place.founds else 0
     return VersionedSegment(placed.interval, place.version, partition, name, over, tuple(sorted(group)), core)
-
-
-def _left_to_the_timeline(lineage: Lineage, registered: Collection[str]) -> frozenset[str]:
-    """Names that a rewrite replaced, and that are for the timeline to hide. A rewrite without any registered segment
-    hides by the lineage alone, unless one is missed: it is gone, and no entry has replaced it."""
-    replaced: set[str] = set()
-    for entry in lineage.in_state(EntryState.COMPLETED):
-        replaced.update(entry.segments_from)
-    return frozenset(
-        name
-        for entry in lineage.rewrites()
-        if entry.entry_id in registered or not replaced.issuperset(entry.segments_to)
-        for name in entry.segments_from
-    )
 
 
 def _twice(found: Collection[Placed]) -> str:

@@ -621,3 +621,23 @@ def test_entries_of_pinot_are_respected_and_kept_as_they_are(table: Table, hand:
     hand.advance(2 * HOUR_MS)
     assert table.cleanup().dropped == [theirs]
     assert table.lineage().custom_map == {"who": "pinot"}
+
+
+def test_the_same_work_run_again_after_its_entry_was_dropped_touches_nothing_of_the_first(
+    store: SegmentStore,
+) -> None:
+    """Its entry gets another id: under the old one the segments of the first push would be hidden, and an abort would
+    remove them."""
+    hand = HandClock()
+    table = make_table(on_clock(store, hand.clock()))
+    first = push(table, 2, identity="dag/run/push")
+    before = visible(table)
+    hand.advance(30 * DAY_MS)
+    assert table.cleanup().dropped == [first]
+    second = table.start(identity="dag/run/push").entry_id
+    assert second != first and visible(table) == before
+    stage(table, second, named(table, second, 1))
+    table.revert(second, force=True)
+    hand.advance(30 * DAY_MS)
+    table.cleanup()
+    assert visible(table) == before

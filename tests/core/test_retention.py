@@ -223,13 +223,9 @@ def test_an_expiry_is_one_replacement_that_can_be_reverted_until_it_is_cleaned(t
     assert not table.lineage().entries
 
 
-def test_an_expiry_that_a_killed_pass_announced_is_ended_by_the_next(
-    table: Table, hand: HandClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when more expiries than anybody counts were dropped before it, so that its id cannot be found again."""
+def test_an_expiry_that_a_killed_pass_announced_is_ended_by_the_next(table: Table, hand: HandClock) -> None:
     settled(table, hand, ["a"], chunks=DAYS[:1])
     hand.advance(30 * DAY_MS)
-    monkeypatch.setattr(expiry, "find_own", lambda lineage, who: ("unused", None))
     left = table.start(["a"], identity=expiry.IDENTITY).entry_id
     (expired,) = table.retain().expired
     assert expired.entry_id == left and states(table)[left] == "COMPLETED"
@@ -320,7 +316,7 @@ def test_an_expiry_of_more_segments_than_a_lineage_can_hold_goes_on_in_later_pas
     monkeypatch.setattr(expiry, "_ROOM", 800)
     planned = table.retain(dry_run=True)
     report = table.retain()
-    assert report.as_dict() == planned.as_dict() | {"dry_run": False}
+    assert foretold(report.as_dict()) == foretold(planned.as_dict() | {"dry_run": False})
     gone = sum(one.freed.segments for one in report.expired)
     assert 0 < gone < 400 and len(visible(table)) == 400 - gone
     left = [one for one in report.skipped if "no room" in one.reason]
@@ -374,6 +370,12 @@ def everything_at_once(table: Table, hand: HandClock) -> None:
     table.start(["b"], identity=expiry.IDENTITY)
 
 
+def foretold(report: dict[str, Any]) -> dict[str, Any]:
+    """What a dry run can know of a report: an entry that is yet to be made has no id."""
+    expired = [{key: value for key, value in one.items() if key != "entry_id"} for one in report["expired"]]
+    return report | {"expired": expired}
+
+
 @pytest.mark.parametrize("prepare", [everything_at_once, lambda table, hand: None], ids=["everything", "nothing"])
 def test_a_dry_run_writes_nothing_and_says_what_the_pass_then_does(
     table: Table, hand: HandClock, prepare: Callable[[Table, HandClock], None]
@@ -384,7 +386,7 @@ def test_a_dry_run_writes_nothing_and_says_what_the_pass_then_does(
         unchanged(table.store, lambda: table.retain(dry_run=True))
         planned = table.retain(dry_run=True).as_dict()
         done = table.retain().as_dict()
-        assert planned["dry_run"] and planned | {"dry_run": False} == done
+        assert planned["dry_run"] and foretold(planned | {"dry_run": False}) == foretold(done)
         assert json.loads(json.dumps(done)) == done
         hand.advance(25 * HOUR_MS)
 

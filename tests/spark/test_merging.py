@@ -185,3 +185,35 @@ def test_a_missing_input_is_an_error(tmp_path: Path) -> None:
     job = make_job(tmp_path, pyarrow.table({"at": [at(1)], "v": [1]}))
     with pytest.raises(ObjectNotFoundError):
         merge(replace(job, inputs=(*job.inputs, MergeInput("t/in/gone.parquet"))), 1)
+
+
+def test_files_too_large_to_be_fetched_whole_are_read_by_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "_WHOLE_BYTES", 0)
+    job = make_job(tmp_path, pyarrow.table({"at": [at(2)], "v": [2]}), pyarrow.table({"at": [at(1)], "v": [1]}))
+    assert [row["v"] for row in rows_of(job, merge(job, 1))] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["plain.parquet", "day=1/it's.parquet", "a[b]*.parquet"])
+def test_a_file_has_the_fingerprint_of_its_rows_whatever_their_types(tmp_path: Path, name: str) -> None:
+    numbers = [pyarrow.int8(), pyarrow.int16(), pyarrow.int32(), pyarrow.int64(), pyarrow.uint8(), pyarrow.uint64()]
+    columns = {f"n{at}": pyarrow.array([1, None, 100], kind) for at, kind in enumerate(numbers)}
+    columns |= {
+        "F": pyarrow.array([-0.0, float("nan"), None]), "f": pyarrow.array([1.5, None, 0.0], pyarrow.float32()),
+        "text": pyarrow.array(["a", None, "ä"]), "raw": pyarrow.array([b"\0", b"", None]),
+        "flag": pyarrow.array([True, None, False]), "day": pyarrow.array([0, -1, None], pyarrow.date32()),
+        "at": pyarrow.array([-1, 0, None], pyarrow.timestamp("us", "UTC")),
+        "local": pyarrow.array([-1, 0, None], pyarrow.timestamp("us")),
+    }  # fmt: skip
+    other = {
+        "price": pyarrow.array([Decimal("1.10"), None, Decimal(0)]), "tags": pyarrow.array([["x"], None, []]),
+        "ms": pyarrow.array([1, 2, None], pyarrow.timestamp("ms")), "point": pyarrow.array([{"a": 1}, None, {"a": 2}]),
+    }  # fmt: skip
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    for data in (pyarrow.table(columns), pyarrow.table(columns | other)):
+        pyarrow.parquet.write_table(data, path)
+        assert merging.file_fingerprint(path) == merging.fingerprint_of(data)
+        changed = data.set_column(0, "n0", pyarrow.array([2, None, 100], pyarrow.int8()))
+        assert merging.file_fingerprint(path) != merging.fingerprint_of(changed)

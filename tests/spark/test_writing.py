@@ -1,4 +1,4 @@
-"""The executor's half: cutting, sorting, names, statistics. No Spark needed."""
+"""The executor's half: cutting, sorting, names, encodings, statistics."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from airflow_provider_segments.exceptions import InvalidNameError, ObjectExistsError, SourceDataError
 from airflow_provider_segments.model.interval import Granularity
 from airflow_provider_segments.model.segment import StagedSegment
+from airflow_provider_segments.spark import writing
 from airflow_provider_segments.spark.statistics import ColumnStatistics
 from airflow_provider_segments.spark.writing import WriteJob, utc, write_partition
 from airflow_provider_segments.storage.local import LocalStore
@@ -189,3 +193,42 @@ def test_statistics_are_given_only_where_they_are_sure(values: list[list[Any]], 
     for part in values:
         statistics.add(pyarrow.array(part))
     assert statistics.as_list() == expected
+
+
+def test_packed_keys_give_the_order_that_arrow_gives() -> None:
+    """One sort of packed whole numbers is stable and equal to Arrow's; what does not fit, or has nulls, is Arrow's."""
+    rng = numpy.random.default_rng(7)
+    for low, high in [(-5, 5), (0, 1), (-(2**40), 2**40), (-(2**63), 2**63 - 1)]:
+        for kind in (pyarrow.int64(), pyarrow.timestamp("us", "UTC")):
+            keys = [pyarrow.array(rng.integers(low, high, 500)).cast(kind), pyarrow.array(rng.integers(-9, 9, 500))]
+            data = pyarrow.table({"a": keys[0], "b": keys[1].cast(pyarrow.int8())})
+            expected = pyarrow.compute.sort_indices(data, sort_keys=[("a", "ascending"), ("b", "ascending")])
+            assert writing.row_order(data, None, ("a", "b")).tolist() == expected.to_pylist()
+            assert (writing._packed_order(data.columns) is None) == (high > 2**50)
+    assert writing._packed_order([pyarrow.chunked_array([[1, None]])]) is None
+    assert writing._packed_order([pyarrow.chunked_array([[1.0]])]) is None
+
+
+def test_spark_reads_whole_numbers_and_times_that_are_written_as_differences(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Values that hardly repeat get no dictionary: whole numbers and times are written as differences."""
+    rows = 3000
+    numbers = numpy.random.default_rng(1).integers(-(2**62), 2**62, rows)
+    kinds = {"long": pyarrow.int64(), "at": pyarrow.timestamp("us", "UTC"), "local": pyarrow.timestamp("us")}
+    columns = {name: pyarrow.array(numbers // 2**12).cast(kind) for name, kind in kinds.items()}
+    columns |= {
+        "int": pyarrow.array((numbers // 2**32).astype("int32")),
+        "day": pyarrow.array((numbers // 2**46).astype("int32")).cast(pyarrow.date32()),
+        "double": pyarrow.array(numbers / 3), "few": pyarrow.array(numpy.arange(rows) % 7),
+        "tags": pyarrow.array([[str(number)] for number in range(rows)]),
+    }  # fmt: skip
+    data = pyarrow.table(columns)
+    dictionaries, encodings = writing.encodings_of(data.schema, [c.combine_chunks() for c in data], numpy.arange(rows))
+    assert dictionaries == ["few", "tags.list.element"]
+    assert sorted(encodings) == ["at", "day", "int", "local", "long"]
+    path = tmp_path / "f.parquet"
+    pyarrow.parquet.write_table(data, path, use_dictionary=dictionaries, column_encoding=encodings)
+    read = spark.read.parquet(str(path)).toArrow()
+    for name in ("long", "int", "double", "few", "day", "at", "local"):
+        assert read.column(name).cast(data.schema.field(name).type).equals(data.column(name)), name
