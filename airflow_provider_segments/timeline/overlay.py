@@ -80,7 +80,7 @@ def overlay(table: str, lineage: Lineage, hidden: Collection[str], placed: Itera
                 if piece.cut:
                     parts[name].append(piece.interval)
     for name, one in loose.items():
-        if name not in hidden and (free := _free(timeline, one)):
+        if (name not in hidden or name in back.names) and (free := _free(timeline, one)):
             parts[name] = [] if free == [one.interval] else free
     return Overlay(timeline, ids, {name: tuple(cuts) for name, cuts in parts.items()}, back)
 
