@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -51,6 +52,7 @@ class Seen:
 def main() -> int:
     """Run the demo; 0 when everything was seen as it should be."""
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, _stop)
     work = Path(arguments.folder).absolute()
     shutil.rmtree(work, ignore_errors=True)
     began = time.monotonic()
@@ -68,6 +70,11 @@ def main() -> int:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _stop(*_: object) -> None:
+    """Being told to end is an exception here, so that all that was started is stopped."""
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _arguments() -> argparse.Namespace:
