@@ -269,9 +269,9 @@ class SnapshotReader:
         """The snapshot once more, for one that has just got its lease."""
         return self._take(interval, as_of, "")[1]
 
-    def visible(self) -> tuple[StoredLineage, Collection[str]]:
-        """The lineage and, under exactly that lineage, the names of all visible segments."""
-        stored, snapshot = self._take(ALL_TIME, None, "")
+    def visible(self, interval: Interval = ALL_TIME, /) -> tuple[StoredLineage, Collection[str]]:
+        """The lineage and, under exactly that lineage, the names of the visible segments of ``interval``."""
+        stored, snapshot = self._take(interval, None, "")
         return stored, snapshot.names
 
     def standings(self, start: int | None = None, end: int | None = None) -> list[Standing]:

@@ -12,7 +12,7 @@ from airflow_provider_segments.lineage.guard import Guard, StoredGuard
 from airflow_provider_segments.lineage.records import LineageRecords, StoredLineage
 from airflow_provider_segments.locking import LockBox
 from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.model.interval import ALL_TIME, Interval
 from airflow_provider_segments.model.segment import Segment, SegmentRecord
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.registry.shard import Shard
@@ -23,9 +23,14 @@ from airflow_provider_segments.zookeeper import Check, Op, ZooKeeperSession
 
 _T = TypeVar("_T")
 
-VisibleReader = Callable[[], tuple[StoredLineage, Collection[str]]]
-"""Reads the lineage and, under exactly that lineage, the names readers see. Given by ``snapshot.py``, the one place
-that decides what is visible."""
+
+class VisibleReader(Protocol):
+    """Reads the lineage and, under exactly that lineage, the names readers see of an interval. Given by
+    ``snapshot.py``, the one place that decides what is visible."""
+
+    def __call__(self, interval: Interval = ALL_TIME, /) -> tuple[StoredLineage, Collection[str]]:
+        """The lineage, and the names."""
+
 
 Standings = Callable[[Interval], Sequence[tuple[Segment, SegmentState]]]
 """Reads the registered segments of an interval, and where each stands in the timeline."""

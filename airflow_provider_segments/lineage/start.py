@@ -12,6 +12,7 @@ from airflow_provider_segments.lineage.guard import Guard, GuardState, Rewrite
 from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.rules import StartDecision, StartRequest, decide_start
 from airflow_provider_segments.model.identity import HeldLock
+from airflow_provider_segments.model.interval import ALL_TIME, Interval
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.model.names import check_segment_names, entry_id_for
 from airflow_provider_segments.zookeeper import Delete, Op
@@ -69,7 +70,9 @@ def start(
     who = identity or context.clock.new_id()
 
     def attempt() -> StartedEntry:
-        stored, visible = _read(context, given, announced, is_refresh=config.is_refresh)
+        # A rewrite looks at its one time chunk only: appends to a large table leave no time for a look at all of it.
+        where = rewrite.interval if rewrite is not None and not announced else ALL_TIME
+        stored, visible = _read(context, given, announced, where, is_refresh=config.is_refresh)
         for running in context.records.running_of(stored.lineage, who):
             _put_under(context, running.entry_id, locks, rewrite)
             return _resumed(context, stored.lineage, running, force_cleanup=force_cleanup)
@@ -97,12 +100,17 @@ def start(
 
 
 def _read(
-    context: Context, given: tuple[str, ...] | AllVisible, announced: tuple[str, ...], *, is_refresh: bool
+    context: Context,
+    given: tuple[str, ...] | AllVisible,
+    announced: tuple[str, ...],
+    where: Interval,
+    *,
+    is_refresh: bool,
 ) -> tuple[StoredLineage, Collection[str]]:
     """An append that announces nothing needs no look at what is visible."""
     if not given and not announced and not is_refresh:
         return context.records.read(), ()
-    return context.visible()
+    return context.visible(where)
 
 
 def _resumed(context: Context, lineage: Lineage, entry: LineageEntry, *, force_cleanup: bool) -> StartedEntry:
