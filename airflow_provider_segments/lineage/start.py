@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from airflow_provider_segments.exceptions import StartRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import Guard, GuardState, Rewrite
 from airflow_provider_segments.lineage.records import StoredLineage
+from airflow_provider_segments.lineage.routing import hidden_names
 from airflow_provider_segments.lineage.rules import StartDecision, StartRequest, decide_start
 from airflow_provider_segments.model.identity import HeldLock
 from airflow_provider_segments.model.interval import ALL_TIME, Interval
@@ -68,11 +69,13 @@ def start(
     given = segments_from if isinstance(segments_from, AllVisible) else check_segment_names(segments_from)
     announced = check_segment_names(segments_to)
     who = identity or context.clock.new_id()
+    named = not announced and isinstance(given, tuple) and bool(given)
+    # What has a place in the timeline may be hidden by others' ids; not what a rewrite holds locks on.
+    alone = not config.segment_locking or bool(rewrite and locks)
+    look = _Look(context, given, announced, rewrite, is_refresh=config.is_refresh, remembers=named and alone)
 
     def attempt() -> StartedEntry:
-        # A rewrite looks at its one time chunk only: appends to a large table leave no time for a look at all of it.
-        where = rewrite.interval if rewrite is not None and not announced else ALL_TIME
-        stored, visible = _read(context, given, announced, where, is_refresh=config.is_refresh)
+        stored, visible = look.take()
         for running in context.records.running_of(stored.lineage, who):
             _put_under(context, running.entry_id, locks, rewrite)
             return _resumed(context, stored.lineage, running, force_cleanup=force_cleanup)
@@ -99,18 +102,43 @@ def start(
     return context.retried("start", attempt)
 
 
-def _read(
-    context: Context,
-    given: tuple[str, ...] | AllVisible,
-    announced: tuple[str, ...],
-    where: Interval,
-    *,
-    is_refresh: bool,
-) -> tuple[StoredLineage, Collection[str]]:
-    """An append that announces nothing needs no look at what is visible."""
-    if not given and not announced and not is_refresh:
-        return context.records.read(), ()
-    return context.visible(where)
+@dataclass(slots=True)
+class _Look:
+    """Looks at what is visible, for the attempts of one start.
+
+    To look takes longer than many an append, so while those go on, each would be overtaken. What an earlier attempt
+    saw is still true, less what the lineage hides since, as long as nothing was removed from the registry: every
+    removal changes its root.
+    """
+
+    context: Context
+    given: tuple[str, ...] | AllVisible
+    announced: tuple[str, ...]
+    rewrite: Rewrite | None
+    _: KW_ONLY
+    is_refresh: bool
+    remembers: bool
+    seen: frozenset[str] | None = None
+    root_version: int = -1
+
+    def take(self) -> tuple[StoredLineage, Collection[str]]:
+        """The lineage, and the names that are visible under it. An append that announces nothing needs none."""
+        if not self.given and not self.announced and not self.is_refresh:
+            return self.context.records.read(), ()
+        if not self.remembers:
+            return self.context.visible(self._where())
+        if self.seen is not None:
+            stored = self.context.records.read()
+            if self.context.registry.root().version == self.root_version:
+                return stored, self.seen - hidden_names(stored.lineage)
+        self.root_version = self.context.registry.root().version  # before the look, so that no removal falls between
+        stored, visible = self.context.visible(self._where())
+        self.seen = frozenset(visible)
+        return stored, self.seen
+
+    def _where(self) -> Interval:
+        """A rewrite looks at its one time chunk only: most of a large table is no concern of it."""
+        return self.rewrite.interval if self.rewrite is not None and not self.announced else ALL_TIME
 
 
 def _resumed(context: Context, lineage: Lineage, entry: LineageEntry, *, force_cleanup: bool) -> StartedEntry:

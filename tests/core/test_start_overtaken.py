@@ -1,0 +1,132 @@
+"""A start that others overtake between its look and its write neither starves nor trusts what is no longer so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_segments.exceptions import StartRefusedError
+from airflow_provider_segments.lineage import cleanup
+from airflow_provider_segments.lineage.start import ALL_VISIBLE
+from airflow_provider_segments.model.segment import Segment
+from airflow_provider_segments.store import SegmentStore, Table
+from tests.core.versioned_model import World, day_chunk
+from tests.support.sessions import CountingSession, settings
+from tests.support.tables import DAY_MS, HandClock, make_table, on_clock, on_session, push, visible
+
+
+class Overtaken(CountingSession):
+    """Before each write of ours the next one of ``rivals`` acts; ``looks`` counts how often a registry is listed."""
+
+    rivals: Iterator[Callable[[], object]] = iter(())
+    looks = 0
+
+    def before(self) -> None:
+        for act in self.rivals:
+            act()
+            return
+
+    def children(self, path: str) -> list[str]:
+        self.looks += "/SEGMENTS/" in path
+        return super().children(path)
+
+
+@pytest.fixture
+def session(zk_hosts: str) -> Iterator[Overtaken]:
+    """A session that is to be overtaken."""
+    with Overtaken.connect(settings(zk_hosts)) as connected:
+        yield connected
+
+
+@pytest.fixture
+def hand() -> HandClock:
+    """A clock moved by hand."""
+    return HandClock()
+
+
+@pytest.fixture
+def table(store: SegmentStore, hand: HandClock) -> Table:
+    """An APPEND table with the segments a, b and c."""
+    made = make_table(on_clock(store, hand.clock()), replacedSegmentsRetentionPeriod="0s")
+    push(made, ["a", "b", "c"])
+    return made
+
+
+def ours(table: Table, session: Overtaken, *rivals: Callable[[], object]) -> Table:
+    """The table as it is started on while ``rivals`` overtake."""
+    session.rivals, session.looks = iter(rivals), 0
+    return on_session(table.store, session).table(table.name)
+
+
+def test_appends_that_overtake_it_do_not_make_it_look_again(table: Table, session: Overtaken) -> None:
+    appends = [lambda: push(table, 1)] * 5
+    started = ours(table, session, *appends).start(["a", "b"])
+    assert set(started.segments_from) == {"a", "b"}
+    assert session.looks == 1
+    assert len(visible(table)) == 8
+
+
+def test_a_rewrite_under_locks_does_not_look_again_either(store: SegmentStore, session: Overtaken) -> None:
+    world = World.make(store, HandClock(), "DAY")
+    names = [name for _ in range(3) for name in world.append(day_chunk(0)).brought]
+    overtaken = replace(
+        world, table=ours(world.table, session, lambda: None, *[lambda: world.append(day_chunk(0))] * 5)
+    )
+    running = overtaken.start_rewrite(names)  # its first write takes the lock
+    assert session.looks == len(names) + 1  # the model looks each of them up
+    world.stage(running, [(day_chunk(0), world.rows_of(names))])
+    world.end(running)
+    assert len(world.check()) == 6
+
+
+def test_what_was_replaced_meanwhile_is_refused(table: Table, session: Overtaken) -> None:
+    with pytest.raises(StartRefusedError) as refused:
+        ours(table, session, lambda: push(table, 1, ["a"])).start(["a", "b"])
+    assert refused.value.rule == "from-not-visible"
+
+
+def test_what_was_rolled_back_meanwhile_is_refused(table: Table, session: Overtaken) -> None:
+    later = push(table, ["d"])
+    with pytest.raises(StartRefusedError) as refused:
+        ours(table, session, lambda: table.revert(later)).start(["d"])
+    assert refused.value.rule == "from-not-visible"
+
+
+def test_what_was_replaced_and_cleaned_up_meanwhile_is_refused(
+    table: Table, session: Overtaken, hand: HandClock
+) -> None:
+    """Then the lineage does not know the name any more; that something was removed says the registry's root."""
+
+    def replace_and_clean() -> None:
+        push(table, 1, ["a"])
+        for _ in range(3):
+            hand.advance(DAY_MS)
+            cleanup.run(table._context)
+
+    with pytest.raises(StartRefusedError) as refused:
+        ours(table, session, replace_and_clean).start(["a", "b"])
+    assert refused.value.rule == "from-not-visible"
+    assert session.looks == 2
+
+
+def test_everything_visible_includes_what_was_appended_meanwhile(table: Table, session: Overtaken) -> None:
+    appended: list[str] = []
+    started = ours(table, session, lambda: appended.append(push(table, ["late"]))).start(ALL_VISIBLE)
+    assert set(started.segments_from) == {"a", "b", "c", "late"}
+
+
+def test_a_push_without_locks_looks_again_where_others_may_hide_what_it_replaces(
+    store: SegmentStore, session: Overtaken
+) -> None:
+    world = World.make(store, HandClock(), "DAY")
+    world.append(day_chunk(0))
+    [segment] = _segments(world)
+    remote = ours(world.table, session, lambda: world.append(day_chunk(0)))
+    assert remote.start([segment.name]).segments_from == (segment.name,)
+    assert session.looks == 2
+
+
+def _segments(world: World) -> list[Segment]:
+    return [one.segment for one in world.table.standings()]
