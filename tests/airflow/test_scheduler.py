@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 import requests
 
+from airflow_provider_segments.compaction.locks import LEASE_MS
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.locking import Priority
 from airflow_provider_segments.store import SegmentStore
 from airflow_provider_segments.zookeeper.embedded import free_port
 from tests.airflow.helpers import REPOSITORY
+from tests.compaction.support import append, rows_in, versioned_table
+from tests.support.tables import object_path
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +33,7 @@ import time
 from datetime import timedelta
 from airflow.sdk import DAG
 from airflow.providers.standard.operators.python import PythonOperator
+from airflow_provider_segments.operators.compact import CompactSegmentsOperator
 from airflow_provider_segments.operators.unfinished import revert_unfinished_pushes
 from airflow_provider_segments.sensors.lineage import LineageStateSensor
 from airflow_provider_segments.task_groups.replace import replace_segments
@@ -45,7 +51,10 @@ with DAG("waiting", schedule=None):
         task_id="wait", table="waited", entry_id="{{ dag_run.conf['entry_id'] }}", states=["REVERTED"],
         deferrable=True, timeout=120,
     )
+with DAG("compacting", schedule=None):
+    CompactSegmentsOperator(task_id="compact", table="compacted")
 """
+DAG_COUNT = 4
 
 
 @dataclass
@@ -128,7 +137,7 @@ def _ready(url: str, process: subprocess.Popen[bytes], home: Path) -> Airflow:
                 (health[part] or {}).get("status") == "healthy" for part in ("scheduler", "triggerer", "dag_processor")
             ):
                 found = Airflow(url, requests.get(f"{url}/auth/token", timeout=5).json()["access_token"])
-                if len(found.call("GET", "/dags")["dags"]) == 3:
+                if len(found.call("GET", "/dags")["dags"]) == DAG_COUNT:
                     return found
         except (requests.RequestException, KeyError):
             pass
@@ -184,3 +193,38 @@ def test_sensor_waits_in_the_triggerer(airflow: Airflow, standalone_store: Segme
     time.sleep(3)
     table.revert(entry_id, force=True)
     eventually(lambda: airflow.call("GET", run)["state"] == "success", 30)
+
+
+def test_marking_a_compaction_failed_ends_its_job_and_frees_its_locks_long_before_their_lease(
+    airflow: Airflow, standalone_store: SegmentStore
+) -> None:
+    """A worker that opens a pipe which nobody writes to waits for good, as one does on a store that hangs."""
+    table = versioned_table(standalone_store, "compacted")
+    for at in range(3):
+        append(table, range(at * 10, at * 10 + 10))
+    held_up = object_path(table, table.snapshot().segments[0].key)
+    held_up.rename(held_up.with_suffix(".away"))
+    os.mkfifo(held_up)
+    run = airflow.trigger("compacting")
+    eventually(lambda: [lock for lock in table.locks.locks() if lock.priority == Priority.COMPACTION])
+    eventually(lambda: entry_states(standalone_store, "compacted").count("IN_PROGRESS") == 1)
+    [lock] = table.locks.locks()
+    assert [process for process in psutil.process_iter() if _works_for(process, lock.group)]
+    killed_at = time.monotonic()
+    airflow.call("PATCH", run, {"state": "failed"})
+    eventually(lambda: not table.locks.locks(), LEASE_MS / 1000 / 2)
+    eventually(lambda: not [process for process in psutil.process_iter() if _works_for(process, lock.group)])
+    print(f"\nlocks free and job gone {time.monotonic() - killed_at:.1f} s after the run was marked failed")
+    held_up.unlink()
+    held_up.with_suffix(".away").rename(held_up)
+    airflow.call("POST", "/dags/compacting/clearTaskInstances", {"dry_run": False, "dag_run_id": run.rsplit("/")[-1]})
+    eventually(lambda: airflow.call("GET", run)["state"] == "success")
+    assert len(table.snapshot()) == 1
+    assert rows_in(table) == list(range(30))
+
+
+def _works_for(process: psutil.Process, group: str) -> bool:
+    try:
+        return group in process.cmdline() and "compact_segments" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
