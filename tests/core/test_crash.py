@@ -7,7 +7,6 @@ call again, or a clean-up, brings everything to where one uninterrupted run woul
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -17,6 +16,7 @@ from airflow_provider_segments.lineage import expiry
 from airflow_provider_segments.lineage.guard import GuardState
 from airflow_provider_segments.model.lineage import EntryState
 from airflow_provider_segments.store import SegmentStore, Table
+from tests.support.children import dies
 from tests.support.sessions import DyingSession, settings
 from tests.support.tables import (
     DAY_MS,
@@ -331,19 +331,13 @@ STEPS += [DropCompleted, RevertUnstaged, FoundReverted, Expire, ExpireInParts]
 
 def killed(case: Case, hosts: str, at: int, *, landed: bool) -> bool:
     """Run the step in a child that dies at its ``at``-th write; whether it died."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with DyingSession.connect(settings(hosts)) as session:
-                session.writes, session.at, session.landed = 0, at, landed
-                case.act(on_session(case.store, session).table(case.table.name))
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 9), f"the step failed by itself (exit {status})"
-    return status == 9
+
+    def work() -> None:
+        with DyingSession.connect(settings(hosts)) as session:
+            session.writes, session.at, session.landed = 0, at, landed
+            case.act(on_session(case.store, session).table(case.table.name))
+
+    return dies(work)
 
 
 def check_consistent(table: Table, foreign: str | None = None) -> None:

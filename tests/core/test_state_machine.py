@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -21,7 +20,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError, SnapshotRefusedError
@@ -30,6 +28,7 @@ from airflow_provider_segments.lineage.stage import StageTicket
 from airflow_provider_segments.model.names import entry_tag
 from airflow_provider_segments.storage import open_store
 from airflow_provider_segments.store import SegmentStore
+from tests.support.machines import run_machine
 from tests.support.sessions import LossySession
 from tests.support.sessions import settings as zk_settings
 from tests.support.tables import DAY_MS, HOUR_MS, QUICK, HandClock, build, make_table, registered, states, visible
@@ -372,23 +371,10 @@ def lossy(zk_hosts: str) -> Iterator[LossySession]:
         yield session
 
 
-def run(lossy: LossySession, store: SegmentStore, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        lambda: TableMachine(lossy, store),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
-    )
-
-
 def test_random_sequences_agree_with_the_model(lossy: LossySession, store: SegmentStore) -> None:
-    run(lossy, store, 40, 40)
+    run_machine(lambda: TableMachine(lossy, store), 40, 40)
 
 
 @pytest.mark.slow
 def test_long_random_sequences_agree_with_the_model(lossy: LossySession, store: SegmentStore) -> None:
-    run(lossy, store, 250, 60)
+    run_machine(lambda: TableMachine(lossy, store), 250, 60)

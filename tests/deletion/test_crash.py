@@ -30,6 +30,7 @@ The failure matrix of the notes (C15, the lost queue, is reconciliation's):
 
 from __future__ import annotations
 
+import ast
 import os
 import pickle
 import signal
@@ -47,10 +48,10 @@ from airflow_provider_segments.model.ledger import owner_metadata
 from airflow_provider_segments.storage.base import ObjectStore, OwnedOutcome
 from airflow_provider_segments.zookeeper import CommitConflictError, SetData, ZooKeeperSession
 from tests.deletion.support import LATER, FaultyStore, World, batch_of
+from tests.support.children import KILLED, dies
 from tests.support.sessions import DyingSession, LossySession, settings
 
 MOST_WRITES = 25
-KILLED = 9
 
 
 class DyingStore(FaultyStore):
@@ -217,28 +218,23 @@ class Death:
 def killed(case: Case, hosts: str, death: Death) -> bool:
     """Do the case's work in a child that dies as told; whether it died. Its ZooKeeper session has ended after that."""
     reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(60)
-            with DyingSession.connect(settings(hosts)) as session:
-                os.write(writing, repr(session._client.client_id).encode())
-                session.writes, session.at, session.landed = 0, death.write, death.landed
-                storage = DyingStore(case.storage(pickle.loads(pickle.dumps(case.world.store.storage))))
-                storage.at, storage.when = death.call, death.when
-                case.act(case.world.on_session(session, storage))
-            code = 0
-        finally:
-            os._exit(code)
+
+    def work() -> None:
+        signal.alarm(60)
+        with DyingSession.connect(settings(hosts)) as session:
+            os.write(writing, repr(session._client.client_id).encode())
+            session.writes, session.at, session.landed = 0, death.write, death.landed
+            storage = DyingStore(case.storage(pickle.loads(pickle.dumps(case.world.store.storage))))
+            storage.at, storage.when = death.call, death.when
+            case.act(case.world.on_session(session, storage))
+
+    died = dies(work)
     os.close(writing)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with os.fdopen(reading, "rb") as pipe:
         session_id = pipe.read()
-    assert status in (0, KILLED), f"the work failed by itself (exit {status})"
-    if status == KILLED:
-        end_session(hosts, eval(session_id))
-    return status == KILLED
+    if died:
+        end_session(hosts, ast.literal_eval(session_id.decode()))
+    return died
 
 
 def end_session(hosts: str, client_id: tuple[int, bytes]) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from airflow_provider_segments.deletion.delete import LedgerDeleter
 from airflow_provider_segments.deletion.sweep import Sweeper
@@ -26,6 +26,7 @@ from airflow_provider_segments.storage.embedded import S3Server
 from airflow_provider_segments.storage.s3 import S3Store
 from tests.deletion.support import LATER, FaultyStore, World, check_equation
 from tests.support.http_faults import CUT, HANG, LOSE_REPLY, PASS, FaultyProxy
+from tests.support.machines import run_machine
 from tests.support.sessions import LossySession
 from tests.support.sessions import settings as zk_settings
 from tests.support.tables import HOUR_MS
@@ -204,20 +205,6 @@ class Lifecycle(RuleBasedStateMachine):
         assert {one.key for one in self.sure.store.tiered.list("t/")} == there
 
 
-def run(machine: Callable[[], Lifecycle], examples: int, steps: int, **how: Any) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-            **how,
-        ),
-    )
-
-
 def on_files(make_world: Callable[..., World], hosts: str) -> Lifecycle:
     world = make_world("files", tiered=True, max_lease_age_ms=0, max_retry_delete_count=2, batches_at_once=2)
     faults: list[Any] = []
@@ -226,14 +213,14 @@ def on_files(make_world: Callable[..., World], hosts: str) -> Lifecycle:
 
 
 def test_storage_ends_with_exactly_what_is_visible(make_world: Callable[..., World], zk_hosts: str) -> None:
-    run(lambda: on_files(make_world, zk_hosts), 8, 25)
+    run_machine(lambda: on_files(make_world, zk_hosts), 8, 25)
 
 
 @pytest.mark.slow
 def test_storage_ends_with_exactly_what_is_visible_after_long_lives(
     make_world: Callable[..., World], zk_hosts: str
 ) -> None:
-    run(lambda: on_files(make_world, zk_hosts), 150, 50)
+    run_machine(lambda: on_files(make_world, zk_hosts), 150, 50)
 
 
 HTTP_FAULTS = (403, 500, 503, CUT, LOSE_REPLY, HANG)
@@ -268,7 +255,7 @@ def run_on_s3(make_world: Callable[..., World], hosts: str, server: S3Server, ex
             prefix = world.store.storage.uri.removeprefix("s3://deletion/")
             return Lifecycle(world, hosts, faults, S3Store("deletion", prefix, reply_seconds=0.5, **options))
 
-        run(machine, examples, steps)
+        run_machine(machine, examples, steps)
 
 
 @pytest.mark.parametrize("guard", ["lease", pytest.param("retry", marks=pytest.mark.slow), "sweep"])
@@ -283,5 +270,5 @@ def test_the_machine_finds_a_guard_that_is_switched_off(
     else:
         monkeypatch.setattr(Sweeper, "_pages", lambda *_: iter(()))
     with pytest.raises((AssertionError, ExceptionGroup)):
-        examples = 120 if guard == "retry" else 25
-        run(lambda: on_files(make_world, zk_hosts), examples, 30, derandomize=True, phases=[Phase.generate])
+        once = {"derandomize": True, "phases": [Phase.generate], "report_multiple_bugs": False}
+        run_machine(lambda: on_files(make_world, zk_hosts), 120, 30, **once)  # it ends with the first one it finds

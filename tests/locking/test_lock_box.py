@@ -49,6 +49,7 @@ from airflow_provider_segments.zookeeper import (
     ZooKeeperSession,
 )
 from tests.locking.helpers import LEASE_MS, days, segments, wanted
+from tests.support.children import dies
 from tests.support.sessions import CountingSession, DyingSession, LossySession, settings
 from tests.support.tables import QUICK, HandClock
 from tests.support.tcp_proxy import TcpProxy
@@ -504,19 +505,12 @@ def _without_names(box: Any) -> Any:
 
 
 def _killed(step: str, hosts: str, paths: ClusterPaths, table: str, clock: Clock, at: int, landed: bool) -> bool:
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with DyingSession.connect(settings(hosts)) as session:
-                session.writes, session.at, session.landed = 0, at, landed
-                KILLED[step](LockBox(session, paths, table, clock=clock, retry=QUICK))
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 9), f"the step failed by itself (exit {status})"
-    return status == 9
+    def work() -> None:
+        with DyingSession.connect(settings(hosts)) as session:
+            session.writes, session.at, session.landed = 0, at, landed
+            KILLED[step](LockBox(session, paths, table, clock=clock, retry=QUICK))
+
+    return dies(work)
 
 
 class Worker:

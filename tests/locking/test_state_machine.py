@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from airflow_provider_segments.exceptions import LockLostError, LockRefusedError
 from airflow_provider_segments.locking import allocation, holding, rules
@@ -40,6 +40,7 @@ from airflow_provider_segments.locking.versions import APPEND_VERSION
 from airflow_provider_segments.paths import ClusterPaths
 from airflow_provider_segments.zookeeper import Create, Delete, SetData
 from tests.locking.helpers import LEASE_MS, START_MS, PureBox, days, wanted
+from tests.support.machines import run_machine
 
 GROUPS = st.sampled_from("abcd")
 TASKS = st.sampled_from(["t1", "t2"])
@@ -382,23 +383,9 @@ FENCES = LockBox(None, ClusterPaths("c"), "t")._fence_changes  # type: ignore[ar
 COUNT: Counter[str] = Counter()
 
 
-def run(examples: int, steps: int, **other: Any) -> None:
-    run_state_machine_as_test(
-        BoxMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-            **other,
-        ),
-    )
-
-
 def test_random_histories_agree_with_the_model() -> None:
     COUNT.clear()
-    run(150, 50)
+    run_machine(BoxMachine, 150, 50)
     assert COUNT["steps"] >= 5_000, COUNT
 
 
@@ -406,7 +393,7 @@ def test_random_histories_agree_with_the_model() -> None:
 @pytest.mark.timeout(1800)
 def test_long_random_histories_agree_with_the_model() -> None:
     COUNT.clear()
-    run(1200, 100)
+    run_machine(BoxMachine, 1200, 100)
     assert COUNT["steps"] >= 100_000, COUNT
 
 
@@ -464,7 +451,7 @@ def test_each_guard_switched_off_is_noticed(
 ) -> None:
     revert(monkeypatch)
     with pytest.raises(Exception):  # noqa: B017 - which of its checks notices first is a matter of chance
-        run(200, 50, phases=(Phase.generate,))
+        run_machine(BoxMachine, 200, 50, phases=(Phase.generate,))
 
 
 def test_the_day_helper_is_a_day() -> None:

@@ -27,6 +27,7 @@ from airflow_provider_segments.storage.embedded import S3Server
 from airflow_provider_segments.storage.local import LocalStore
 from airflow_provider_segments.storage.s3 import S3Store
 from airflow_provider_segments.storage.s3_heads import Heads, Signer
+from tests.support.children import KILLED, dies
 from tests.support.http_faults import CUT, CUT_BODY, LOSE_REPLY, PASS, FaultyProxy
 
 MINE = {"application": "segments", "generation": "e:1:build:1", "note": 'quotes " and ü\x7f'}
@@ -266,23 +267,21 @@ def test_a_deletion_killed_at_any_system_call_can_be_run_again(files: LocalStore
 
 def _killed_at(index: int, names: tuple[str, ...], work: Callable[[], object]) -> bool:
     """Run ``work`` in a fork that dies at its ``index``-th call of ``names``; whether it came to its end."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    left = itertools.count(index - 1, -1)
-    for name in names:
-        real = getattr(os, name)
 
-        def counted(*args: Any, _real: Any = real, **kwargs: Any) -> Any:
-            if next(left) == 0:
-                os._exit(9)
-            return _real(*args, **kwargs)
+    def killed() -> None:
+        left = itertools.count(index - 1, -1)
+        for name in names:
+            real = getattr(os, name)
 
-        setattr(os, name, counted)
-    try:
+            def counted(*args: Any, _real: Any = real, **kwargs: Any) -> Any:
+                if next(left) == 0:
+                    os._exit(KILLED)
+                return _real(*args, **kwargs)
+
+            setattr(os, name, counted)
         work()
-    finally:
-        os._exit(0)
+
+    return not dies(killed)
 
 
 def test_the_short_way_is_what_makes_it_fast(tmp_path: Path, body: Path, monkeypatch: pytest.MonkeyPatch) -> None:

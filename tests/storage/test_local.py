@@ -17,6 +17,7 @@ import pytest
 from airflow_provider_segments.exceptions import ObjectExistsError, StorageAccessError, StorageError
 from airflow_provider_segments.storage import local
 from airflow_provider_segments.storage.local import LocalStore
+from tests.support.children import KILLED, dies
 
 KEY = "t/e/a.parquet"
 _CALLS = ("close", "fsync", "link", "mkdir", "open", "rename", "rmdir", "setxattr", "unlink", "write")
@@ -126,8 +127,8 @@ def test_a_deletion_killed_at_any_system_call_can_be_run_again(tmp_path: Path, b
 def _disturbed(index: int, harm: Callable[[], None], work: Callable[[], Any]) -> bool:
     """Run ``work`` in a fork that comes to ``harm`` at its ``index``-th call of ``_CALLS``; whether it came to its end
     unharmed."""
-    child = os.fork()
-    if child == 0:
+
+    def disturbed() -> None:
         left = index
         for name in _CALLS:
             real = getattr(os, name)
@@ -140,14 +141,11 @@ def _disturbed(index: int, harm: Callable[[], None], work: Callable[[], Any]) ->
                 return _real(*args, **kwargs)
 
             setattr(os, name, counted)
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0 if left > 0 else 9)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, 9)
-    return code == 0
+        work()
+        if left <= 0:
+            os._exit(KILLED)
+
+    return not dies(disturbed)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, body: Path, monkeypatch: pytest.MonkeyPatch) -> None:

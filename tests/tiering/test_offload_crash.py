@@ -21,6 +21,7 @@ from airflow_provider_segments.storage.base import ObjectStore
 from airflow_provider_segments.store import SegmentStore, Table
 from airflow_provider_segments.tiering import records
 from airflow_provider_segments.zookeeper import Delete
+from tests.support.children import dies
 from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned
 from tests.support.sessions import DyingSession, settings
 from tests.support.tables import DAY_MS, QUICK, HandClock, make_table, queued_batches
@@ -97,24 +98,16 @@ class DyingStore:
 def killed(case: Case, hosts: str, at: int, *, landed: bool, uploads: bool) -> bool:
     """Run the step in a child that dies at its ``at``-th write or upload; whether it died."""
     store = case.store
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            primary, tiered = pickle.loads(pickle.dumps((store.storage, store.tiered)))
-            with DyingSession.connect(settings(hosts)) as session:
-                session.writes, session.at, session.landed = 0, 0 if uploads else at, landed
-                cold = DyingStore(tiered, at, landed=landed) if uploads else tiered
-                mine = SegmentStore(
-                    session, store.paths.cluster, primary, tiered=cold, clock=store.clock, retry=QUICK
-                )  # fmt: skip
-                act(mine.table(case.table.name))
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 9), f"the step failed by itself (exit {status})"
-    return status == 9
+
+    def work() -> None:
+        primary, tiered = pickle.loads(pickle.dumps((store.storage, store.tiered)))
+        with DyingSession.connect(settings(hosts)) as session:
+            session.writes, session.at, session.landed = 0, 0 if uploads else at, landed
+            cold = DyingStore(tiered, at, landed=landed) if uploads else tiered
+            mine = SegmentStore(session, store.paths.cluster, primary, tiered=cold, clock=store.clock, retry=QUICK)
+            act(mine.table(case.table.name))
+
+    return dies(work)
 
 
 def end_of_session(case: Case) -> None:
