@@ -14,7 +14,7 @@ from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_to_names, describe, find
 from airflow_provider_segments.lineage.staged import Staged, sort_out
-from airflow_provider_segments.lineage.versions import check_covers, check_joined
+from airflow_provider_segments.lineage.versions import check_covers, check_joined, founded_by
 from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 from airflow_provider_segments.model.names import check_segment_names, entry_tag
@@ -206,7 +206,7 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
     now_ms = context.clock.now_ms()
     changed = stored.lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, records))
     if guard.guard.rewrite is not None:
-        changed = changed.with_rewrite(entry.entry_id, now_ms)
+        changed = changed.with_rewrite(entry.entry_id, now_ms, founded_by(guard.guard.rewrite, records.values()))
     settled = guard.guard.moved_to(GuardState.COMPLETED, context.clock.new_id())
     write = context.records.write(stored, changed)
     before = context.clock.monotonic()

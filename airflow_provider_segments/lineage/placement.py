@@ -110,6 +110,7 @@ class _Placer:
         """The chunks that are under a time-chunk lock with a version of its own, which the push was started under."""
         if not self.guard.locks:
             return {}
+        self.context.fence(self.guard)  # one that is gone is what to tell, not what stands where it does not count
         mine = {held.lock_id for held in self.guard.locks}
         locks = [lock for lock in self.context.locks.locks() if lock.lock_id in mine and _has_version(lock)]
         return {chunk: lock for chunk in chunks for lock in locks if lock.contains(parse_chunk(chunk))}

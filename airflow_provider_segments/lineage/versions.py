@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from airflow_provider_segments.exceptions import EndRefusedError, RevertRefusedError
 from airflow_provider_segments.lineage.context import Context
-from airflow_provider_segments.lineage.guard import Guard
+from airflow_provider_segments.lineage.guard import Guard, Rewrite
 from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import hidden_names, is_settled
 from airflow_provider_segments.lineage.rules import describe
@@ -19,9 +19,16 @@ from airflow_provider_segments.locking import APPEND_VERSION
 from airflow_provider_segments.locking.counters import alone, newest_version
 from airflow_provider_segments.model.interval import ALL_TIME, Interval
 from airflow_provider_segments.model.lineage import LineageEntry
-from airflow_provider_segments.model.segment import Segment
+from airflow_provider_segments.model.segment import Segment, SegmentRecord
 
 _Version = tuple[Interval, str]
+
+
+def founded_by(rewrite: Rewrite, records: Iterable[SegmentRecord]) -> _Version | None:
+    """The version of its time chunk that a rewrite founds with ``records``; ``None`` when those overshadow its inputs
+    in theirs."""
+    places = (record.place for record in records)
+    return next(((rewrite.interval, place.version) for place in places if place is not None and place.founds), None)
 
 
 def check_joined(context: Context, stored: StoredLineage, entry_id: str, own: Collection[_Version]) -> None:

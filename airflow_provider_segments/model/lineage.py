@@ -13,6 +13,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Self
 
+from airflow_provider_segments.model.interval import Interval
+
 
 class EntryState(enum.Enum):
     """State of a lineage entry (Pinot's three)."""
@@ -137,9 +139,19 @@ class Lineage:
         entry = self.entries.get(entry_id)
         return entry is not None and entry.state is EntryState.COMPLETED and not self.is_cleaning(entry_id)
 
-    def with_rewrite(self, entry_id: str, now_ms: int) -> Lineage:
-        """This lineage with the mark that the entry rewrote, at ``now_ms``, the rows of what it replaced."""
-        return replace(self, custom_map={**(self.custom_map or {}), _REWRITE + entry_id: str(now_ms)})
+    def with_rewrite(self, entry_id: str, now_ms: int, founded: tuple[Interval, str] | None = None) -> Lineage:
+        """This lineage with the mark that the entry rewrote, at ``now_ms``, the rows of what it replaced, and which
+        version of its time chunk it ``founded`` by that."""
+        value = str(now_ms)
+        if founded is not None:
+            value += f" {founded[0].start_ms} {founded[0].end_ms} {founded[1]}"
+        return replace(self, custom_map={**(self.custom_map or {}), _REWRITE + entry_id: value})
+
+    def founded_by(self, entry_id: str) -> tuple[Interval, str] | None:
+        """The version of a time chunk that a rewrite founded; ``None`` when it took the place of its inputs in theirs.
+        The mark says so, since nothing that it brought may be left."""
+        parts = ((self.custom_map or {}).get(_REWRITE + entry_id) or "").split(" ", 3)
+        return (Interval(int(parts[1]), int(parts[2])), parts[3]) if len(parts) == 4 else None
 
     def rewrites(self) -> list[LineageEntry]:
         """The entries that readers may go back from."""

@@ -584,7 +584,7 @@ def clean_the_newer_first(world: World) -> None:
 
 
 def correct_a_segment(world: World) -> None:
-    world.rewrite(world.append(TEN).brought)
+    world.lose(min(world.rewrite(world.append(TEN).brought).brought))
     world.replace([one.name for one in world.table.snapshot().segments if one.chunk == NINE], NINE)
     world.check()
 

@@ -36,11 +36,11 @@ def entry(entry_id: str, replaced: str, brought: str) -> LineageEntry:
     return LineageEntry.of(entry_id, replaced.split(), brought.split(), EntryState.COMPLETED, 1)
 
 
-def lineage(*entries: LineageEntry, rewrites: str = "", cleaning: str = "") -> Lineage:
-    """A lineage and the marks of its entries."""
+def lineage(*entries: LineageEntry, rewrites: str = "", cleaning: str = "", founding: str = "") -> Lineage:
+    """A lineage and the marks of its entries. Those in ``founding`` have founded the version ``NEW`` of the day."""
     made = Lineage("t", {one.entry_id: one for one in entries})
-    for entry_id in rewrites:
-        made = made.with_rewrite(entry_id, 1)
+    for entry_id in rewrites + founding:
+        made = made.with_rewrite(entry_id, 1, (parse_chunk(DAY), NEW) if entry_id in founding else None)
     for entry_id in cleaning:
         made = made.with_cleaning(entry_id, 1)
     return made
@@ -99,6 +99,31 @@ def test_a_rewrite_of_a_rewrite_goes_back_one_step_at_a_time() -> None:
     assert shown(again, A1, A2, R1) == "a1 a2"
 
 
+def test_readers_go_back_over_rewrites_of_which_nothing_is_left() -> None:
+    once = lineage(REWRITE, entry("s", "r1 r2", "s1"), entry("u", "s1", "u1"), rewrites="rsu")
+    assert shown(once, A1, A2, R1, R2) == "r1 r2"
+    assert shown(once, A1, A2) == "a1 a2"
+
+
+def test_what_a_lost_rewrite_had_replaced_is_missed_beneath_it() -> None:
+    """Two generations of two: each falls back for a reason of its own, or because of what is beneath."""
+    again = lineage(REWRITE, entry("s", "r1", "s1 s2"), rewrites="rs")
+    s1, s2 = (one(f"s{at}", at + 3, ((2, 3),), ((4, 6),)) for at in (1, 2))
+    assert shown(again, A1, A2, R1, R2, s1) == "r1 r2"
+    assert shown(again, A1, A2, R2, s1) == "a1 a2"
+    assert shown(again, A1, A2, R1, s1, s2) == "a1 a2"
+
+
+def test_a_loss_behind_a_correction_takes_nothing_with_it() -> None:
+    """What was corrected must not come back; the rows of a further rewrite are its own to go back from."""
+    corrected = lineage(REWRITE, entry("c", "r1", "c1"), entry("s", "r2", "s1 s2"), rewrites="rs")
+    c1 = one("c1", 4)
+    s1, s2 = (one(f"s{at}", at + 4, ((3, 4),), ((5, 7),)) for at in (1, 2))
+    assert shown(corrected, A1, A2, R1, R2, c1, s1, s2) == "c1 s1 s2"
+    assert shown(corrected, A1, A2, R1, R2, c1, s1) == "c1 r2"
+    assert shown(corrected, A1, A2, R1, c1, s1) == "c1"
+
+
 def founded(*partitions: int) -> list[Placed]:
     """Segments of a new version of the day."""
     group = ((partitions[0], partitions[-1] + 1),)
@@ -108,7 +133,7 @@ def founded(*partitions: int) -> list[Placed]:
 @pytest.mark.parametrize("first", [0, 3])
 def test_a_new_version_hides_what_it_replaced_whatever_its_first_id_is(first: int) -> None:
     new = founded(first, first + 1)
-    made = lineage(entry("f", "a1 a2", " ".join(placed.record.name for placed in new)), rewrites="f")
+    made = lineage(entry("f", "a1 a2", " ".join(placed.record.name for placed in new)), founding="f")
     joined = one("j1", 7, chunk=DAY, version=NEW)
     assert shown(made, A1, A2, *new, joined).split()[-1] == "j1"
     assert "a1" not in shown(made, A1, A2, *new, joined)
@@ -116,8 +141,28 @@ def test_a_new_version_hides_what_it_replaced_whatever_its_first_id_is(first: in
 
 
 def test_what_joined_a_new_version_is_seen_beside_what_that_replaced_when_it_misses_a_segment() -> None:
-    made = lineage(entry("f", "a1 a2", "f0 f1"), rewrites="f")
+    made = lineage(entry("f", "a1 a2", "f0 f1"), founding="f")
     assert shown(made, A1, A2, founded(0, 1)[0], one("j1", 2, chunk=DAY, version=NEW)) == "a1 a2 j1"
+
+
+def test_a_version_of_which_only_what_joined_it_is_left_hides_nothing() -> None:
+    made = lineage(entry("f", "a1 a2", "f0 f1"), founding="f")
+    joined = one("j1", 2, chunk=DAY, version=NEW)
+    assert shown(made, A1, A2, joined) == "a1 a2 j1"
+    assert shown(lineage(), A1, A2, joined) == "j1"
+    assert shown(lineage(entry("r", "a1", "r1"), rewrites="r"), A1, A2, joined) == "j1"
+
+
+def test_two_versions_of_one_time_are_gone_back_from_one_by_one() -> None:
+    newer = "2013-03-01T00:00:00.000Z"
+    made = lineage(entry("f", "a1 a2", "f0 f1"), entry("g", "f0 f1 j1", "g0 g1"), founding="f")
+    made = made.with_rewrite("g", 1, (parse_chunk("2013-01"), newer))
+    f0, f1 = founded(0, 1)
+    j1 = one("j1", 2, chunk=DAY, version=NEW)
+    g0, g1, k1 = (one(name, at, chunk="2013-01", version=newer) for at, name in enumerate(("g0", "g1", "k1")))
+    assert shown(made, A1, A2, f0, f1, j1, g0, g1, k1) == "g0 g1 k1"
+    assert shown(made, A1, A2, f0, f1, j1, g0, k1) == "f0 f1 j1 k1"
+    assert shown(made, A1, A2, f1, j1, k1) == "a1 a2 j1 k1"
 
 
 def test_a_wider_segment_is_cut_where_a_newer_version_holds_the_time() -> None:
