@@ -35,13 +35,16 @@ from airflow_provider_segments.lineage.removal import remember_removal, set_root
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import describe
 from airflow_provider_segments.lineage.start import StartedEntry
+from airflow_provider_segments.model.interval import ALL_TIME
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.model.segment import SegmentRecord
 from airflow_provider_segments.registry.registry import Root, StoredRoot
 from airflow_provider_segments.registry.shard import Shard
+from airflow_provider_segments.timeline import SegmentState
 from airflow_provider_segments.zookeeper import Check, Delete, Op
 
 _LOG = logging.getLogger(__name__)
+_GONE_BACK = "readers have gone back from it: segments were lost; revert it"
 
 
 @dataclass(slots=True)
@@ -65,7 +68,7 @@ class CleanedUp:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a pass would do with each entry, and the lineage as it would be then. ``needed`` has, by rewrites that are
-    old enough, what stays because readers have gone back to it."""
+    old enough and stay because readers have gone back from them, what stays with them."""
 
     decisions: tuple[Decision, ...]
     outcome: Lineage
@@ -93,17 +96,25 @@ def plan(context: Context) -> Plan:
     look = needs_look(lineage, config, now_ms)
     shards = context.registry.stream(wanted_shards(lineage, look)) if look else ()
     hidden = hidden_by(lineage, look, shards)
-    needed = _needed(context, [one for one in lineage.rewrites() if one.entry_id in hidden])
-    hidden = {entry_id: freed for entry_id, freed in hidden.items() if entry_id not in needed}
-    decisions = tuple(decide(lineage, hidden, config, now_ms))
+    rewrites = {one.entry_id for one in lineage.rewrites()}
+    needed = {one.entry_id: seen for one in look if one.entry_id in rewrites if (seen := _gone_back_to(context, one))}
+    decisions = tuple(
+        Decision(one.entry, Action.KEEP, _GONE_BACK) if one.entry_id in needed else one
+        for one in decide(lineage, hidden, config, now_ms)
+    )
     return Plan(decisions, outcome(lineage, decisions, now_ms), needed)
 
 
-def _needed(context: Context, rewrites: Collection[LineageEntry]) -> dict[str, set[str]]:
-    """What readers see of that which each of ``rewrites`` replaced: they have gone back to it."""
-    visible = set(context.visible()[1]) if rewrites else set()
-    found = {one.entry_id: visible.intersection(one.segments_from) for one in rewrites}
-    return {entry_id: names for entry_id, names in found.items() if names}
+def _gone_back_to(context: Context, rewrite: LineageEntry) -> list[str]:
+    """What readers see because they have gone back from ``rewrite``, which can fall back; empty when they have not. Of
+    a rewrite of which something is left, that is kept out of sight as long as the entry is there: so it says so, too,
+    when all that it had replaced is lost. What joined the version beneath meanwhile would else be hidden by it."""
+    guard = context.records.guard(rewrite.entry_id)
+    where = ALL_TIME if guard is None or guard.guard.rewrite is None else guard.guard.rewrite.interval
+    standings, replaced = context.standings(where), set(rewrite.segments_from)
+    return [one.name for one, state in standings if state is SegmentState.VISIBLE and one.name in replaced] or [
+        one.name for one, state in standings if state is SegmentState.STANDBY and one.entry_id == rewrite.entry_id
+    ]
 
 
 def run(context: Context) -> CleanedUp:
@@ -132,11 +143,9 @@ def remove_replaced(context: Context, entry_id: str) -> Freed:
         entry = stored.lineage.get(entry_id)
         if entry is None or entry.state is not EntryState.COMPLETED:
             return Freed()
-        if stored.lineage.can_fall_back(entry_id):
-            stored, visible = context.visible()
-            if needed := set(entry.segments_from).intersection(visible):
-                _warn_of_loss(context, entry_id, needed)
-                return Freed()
+        if stored.lineage.can_fall_back(entry_id) and (seen := _gone_back_to(context, entry)):
+            _warn_of_loss(context, entry_id, seen)
+            return Freed()
         if not stored.lineage.is_cleaning(entry_id):
             marked = stored.lineage.with_cleaning(entry_id, context.clock.now_ms())
             context.session.commit([context.records.write(stored, marked)])
@@ -153,8 +162,8 @@ def remove_replaced(context: Context, entry_id: str) -> Freed:
 def _warn_of_loss(context: Context, entry_id: str, needed: Collection[str]) -> None:
     """Readers have gone back to what a rewrite replaced: without it the rows would be gone."""
     _LOG.warning(
-        "Table %r: entry %s has lost segments of its own, so readers see %s, which it replaced, again. "
-        "Nothing of that is removed; revert the entry, and compact the table again.",
+        "Table %r: entry %s, or what it was made from, has lost segments, so readers have gone back from it: %s stays. "
+        "Revert the entry, and compact the table again.",
         context.table,
         entry_id,
         describe(needed),
@@ -260,6 +269,8 @@ def _drop(context: Context, entry_id: str, state: EntryState) -> bool:
         return False
     found = context.registry.stream(wanted_shards(stored.lineage, [entry]))
     if hidden_by(stored.lineage, [entry], found):
+        return False
+    if stored.lineage.can_fall_back(entry_id) and _gone_back_to(context, entry):
         return False
     ops = [context.records.write(stored, stored.lineage.without(entry_id))]
     if guard is not None:

@@ -14,7 +14,7 @@ from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_to_names, describe, find
 from airflow_provider_segments.lineage.staged import Staged, sort_out
-from airflow_provider_segments.lineage.versions import check_covers, check_joined, founded_by
+from airflow_provider_segments.lineage.versions import check_covers, check_joined, check_not_gone_back, founded_by
 from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 from airflow_provider_segments.model.names import check_segment_names, entry_tag
@@ -201,7 +201,8 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
     if prepared.joined:
         check_joined(context, stored, entry.entry_id, prepared.joined)
     fence = context.fence(guard.guard)  # before what follows from a lost lock is told
-    check_covers(context, stored, entry, guard.guard)
+    check_not_gone_back(context, stored, entry, guard.guard)
+    check_covers(context, entry, guard.guard)
     checks = _check_from(context, stored, entry, guard)
     now_ms = context.clock.now_ms()
     changed = stored.lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, records))

@@ -13,13 +13,14 @@ from airflow_provider_segments.exceptions import EndRefusedError, RevertRefusedE
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import Guard, Rewrite
 from airflow_provider_segments.lineage.records import StoredLineage
-from airflow_provider_segments.lineage.routing import hidden_names, is_settled
+from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import describe
 from airflow_provider_segments.locking import APPEND_VERSION
 from airflow_provider_segments.locking.counters import alone, newest_version
 from airflow_provider_segments.model.interval import ALL_TIME, Interval
 from airflow_provider_segments.model.lineage import LineageEntry
 from airflow_provider_segments.model.segment import Segment, SegmentRecord
+from airflow_provider_segments.timeline import SegmentState
 
 _Version = tuple[Interval, str]
 
@@ -79,17 +80,18 @@ def check_not_joined(context: Context, stored: StoredLineage, entry_id: str, gua
         )
 
 
-def check_covers(context: Context, stored: StoredLineage, entry: LineageEntry, guard: Guard) -> None:
-    """A rewrite that founds a version replaces all that is visible beneath it: a revert may have brought something back
-    since it locked the time. Raises :class:`EndRefusedError` (``not-covered``)."""
+def check_covers(context: Context, entry: LineageEntry, guard: Guard) -> None:
+    """A rewrite that founds a version replaces all that readers see beneath it: a revert may have brought something
+    back since it locked the time, or a loss. Raises :class:`EndRefusedError` (``not-covered``)."""
     rewrite = guard.rewrite
     if rewrite is None or rewrite.partitions:
         return
-    hidden = {*hidden_names(stored.lineage), *entry.segments_from}
+    replaced = set(entry.segments_from)
     if left := [
         one.name
-        for one in _settled(context, stored, entry.entry_id, [(rewrite.interval, "")])
-        if one.interval.overlaps(rewrite.interval) and one.name not in hidden
+        for one, state in context.standings(rewrite.interval)
+        if state is SegmentState.VISIBLE and one.place and one.name not in replaced
+        if one.interval.overlaps(rewrite.interval)
     ]:
         raise EndRefusedError(
             "not-covered",
@@ -97,6 +99,27 @@ def check_covers(context: Context, stored: StoredLineage, entry: LineageEntry, g
             table=context.table,
             entry_id=entry.entry_id,
             hint="Compact again.",
+        )
+
+
+def check_not_gone_back(context: Context, stored: StoredLineage, entry: LineageEntry, guard: Guard) -> None:
+    """Readers have not gone back from what the entry replaces: a segment that was made together with it may have been
+    lost since it was started. Then they see what both were made from, and that would be hidden. Looks only when a
+    rewrite brought some of it that can still be gone back from. Raises :class:`EndRefusedError` (``from-not-seen``)."""
+    rewriters = stored.lineage.rewriters
+    rewritten = [name for name in entry.segments_from if name in rewriters]
+    if not rewritten:
+        return
+    where = ALL_TIME if guard.rewrite is None else guard.rewrite.interval
+    there = {one.name for one, state in context.standings(where) if state is not SegmentState.STANDBY}
+    if gone := [name for name in rewritten if name not in there]:
+        raise EndRefusedError(
+            "from-not-seen",
+            f"end refused: {describe(gone)} of 'from', or what was made together with it, was lost, "
+            "and readers have gone back to what that was made from",
+            table=context.table,
+            entry_id=entry.entry_id,
+            hint="Revert the entry with force, and run the work again.",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +17,15 @@ from airflow_provider_segments.exceptions import (
     EndRefusedError,
     InvalidNameError,
     LockDeniedError,
+    LockLostError,
     LockRevokedError,
     RefusedError,
     RevertRefusedError,
     StageRefusedError,
 )
-from airflow_provider_segments.lineage import cleanup, decide, placement
+from airflow_provider_segments.lineage import cleanup, decide, end, placement
 from airflow_provider_segments.lineage.context import Context
+from airflow_provider_segments.lineage.guard import Rewrite
 from airflow_provider_segments.locking import APPEND_VERSION, LockRequest, Priority, granted_lock
 from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, Lineage
@@ -504,7 +507,116 @@ def test_a_dry_run_says_of_a_loss_what_the_pass_does(two: World) -> None:
     two.lose(min(rewrite.brought))
     two.hand.advance(9 * HOUR_MS)
     planned = cleanup.plan(two.table._context).report()
-    assert cleanup.run(two.table._context).marked == planned.marked == {}
+    done = cleanup.run(two.table._context)
+    assert done.marked == planned.marked == {}
+    assert done.dropped == planned.dropped and rewrite.entry_id not in done.dropped
+    assert "gone back" in done.reasons[rewrite.entry_id]
+
+
+# --- several losses
+
+
+def test_a_loss_of_everything_above_the_inputs_shows_the_inputs(two: World) -> None:
+    """Nothing is left of the newest rewrite but its name: it is found through what it had replaced."""
+    inputs = two.visible()
+    older = two.rewrite(inputs)
+    newer = two.rewrite(sorted(older.brought))
+    newest = two.rewrite(sorted(newer.brought))
+    for one in (newest, newer, older):
+        two.lose(min(one.brought))
+        two.check(parse_chunk(NINE))
+    assert two.visible() == inputs
+    late_pass(two, 4)
+    assert two.registered() == set(inputs)
+
+
+def lose_beside_a_correction(world: World) -> Push:
+    """A correction of one of three segments of a rewrite is under way when another one is lost."""
+    first, second, _ = sorted(world.rewrite(world.visible(), 3).brought)
+    late = world.replace([first], NINE, end=False)
+    world.lose(second)
+    return late
+
+
+def test_a_correction_of_what_readers_have_gone_back_from_cannot_end(two: World) -> None:
+    """It would hide the inputs for good, and with them the rows of the lost segment."""
+    late = lose_beside_a_correction(two)
+    inputs = two.visible()
+    says = [min(late.replaced), "was lost", "run the work again"]
+    refused(two, EndRefusedError, "from-not-seen", lambda: two.table.end(late.entry_id), says=says)
+    two.revert(late, force=True)
+    assert two.visible() == inputs
+    two.check()
+
+
+def append_beneath(world: World) -> Push:
+    """A new version loses a segment while that is rewritten, and new rows land beneath the version."""
+    founded = world.new_version(DAY, 2)
+    late = world.rewrite([min(founded.brought)], end=False)
+    world.lose(min(founded.brought))
+    appended = world.segment(min(world.append(TEN).brought))
+    assert (appended.chunk, appended.version) == (TEN, APPEND_VERSION)
+    return late
+
+
+def test_what_is_appended_beneath_a_version_that_lost_a_segment_is_not_hidden_by_a_late_rewrite(two: World) -> None:
+    late = append_beneath(two)
+    two.check()
+    with pytest.raises(EndRefusedError):
+        two.end(late)
+    two.check(parse_chunk(TEN))
+
+
+def test_after_a_loss_in_a_new_version_it_can_be_reverted_and_founded_again(two: World) -> None:
+    founded = two.new_version(DAY, 2)
+    two.lose(min(founded.brought))
+    two.append(TEN)
+    two.check()
+    two.revert(founded)
+    two.check()
+    again = two.new_version(DAY)
+    two.check()
+    late_pass(two, 6)
+    assert two.registered() == again.brought
+
+
+def test_a_new_version_of_a_part_of_what_readers_have_gone_back_to_cannot_end(two: World) -> None:
+    """What the lost rewrite replaced is visible, though the lineage hides it: it has to be in the new version, too."""
+    two.lose(min(two.rewrite(two.visible()).brought))
+    appended = two.append(NINE)
+    lock = two.time_lock(parse_chunk(DAY), newest=APPEND_VERSION)
+    day = parse_chunk(DAY)
+    push = two.start("rewrite", appended.brought, [lock], Rewrite(day.start_ms, day.end_ms))
+    two.stage(push, [(DAY, two.rows_of(appended.brought))])
+    refused(two, EndRefusedError, "not-covered", lambda: two.table.end(push.entry_id), says=["would be hidden"])
+    two.check()
+
+
+def test_an_entry_that_readers_have_gone_back_from_stays_when_its_inputs_are_lost_too(two: World) -> None:
+    """Else what is left of it would come back, over what was appended beneath it meanwhile."""
+    older = two.rewrite(two.visible(), 2)
+    one, other = sorted(older.brought)
+    two.expire([other])
+    founded = two.new_version(DAY, 2)
+    two.lose(min(founded.brought))
+    two.lose(one)
+    two.append(NINE)
+    two.check()
+    late_pass(two, 4)
+    assert two.table.lineage().get(founded.entry_id) is not None
+
+
+def test_a_new_version_whose_lock_is_gone_is_told_so_when_it_stages(two: World) -> None:
+    """Not that its granularity does not fit what it would lie beneath without the lock."""
+    push = two.start_version(DAY)
+    two.release(push)
+    refused(
+        two,
+        LockLostError,
+        "lock-lost",
+        lambda: two.stage(push, [(DAY, two.rows_of(push.replaced))]),
+        says=["it was released", "under a new lock"],
+    )
 
 
 # --- clean-up
@@ -596,6 +708,13 @@ def end_after_a_revocation(world: World) -> None:
         world.table.end(push.entry_id)
 
 
+def end_after_going_back(world: World) -> None:
+    late = append_beneath(world)
+    with suppress(EndRefusedError):
+        world.end(late)
+    world.check()
+
+
 def first_look_only(_: object, chunks: Iterable[str]) -> dict[str, Any]:
     return {chunk: placement._Target(chunk, APPEND_VERSION) for chunk in chunks}
 
@@ -605,14 +724,11 @@ def everything_replaced(lineage: Lineage, *_: object) -> frozenset[str]:
     return frozenset(name for entry in entries for name in entry.segments_from)
 
 
-def blind(context: Context) -> Callable[[], object]:
-    return lambda: (context.records.read(), ())
-
-
 GUARDS = {
     "the look after the lock": (placement._Placer, "_targets", first_look_only, append_after_a_new_version),
     "the rewrite beneath goes first": (decide, "_rewriter_of", lambda *_: None, clean_the_newer_first),
     "what the lineage hides": (overlays, "_left_to_the_timeline", everything_replaced, correct_a_segment),
+    "the look at what readers went back from": (end, "check_not_gone_back", lambda *_: None, end_after_going_back),
     "the fence": (Context, "fence", lambda *_: [], end_after_a_revocation),
 }
 
@@ -635,7 +751,6 @@ def test_without_the_look_at_readers_a_clean_up_after_a_loss_loses_rows(two: Wor
     two.lose(min(rewrite.brought))
     two.hand.advance(9 * HOUR_MS)
     two.check()
-    context = two.table._context
-    cleanup.run(replace(context, visible=blind(context)))  # type: ignore[arg-type]
+    cleanup.run(replace(two.table._context, standings=lambda _: ()))
     with pytest.raises(AssertionError, match="missing"):
         two.check()

@@ -228,15 +228,15 @@ class VersionedMachine(RuleBasedStateMachine):
     def end(self, push: Push) -> None:
         """The switch; refused when a lock is lost, or what it needs."""
         expected = {"lock-revoked", "lock-lost"} if self.lost_locks(push) else set()
-        if push.replaced & self.world.lost:
-            expected.add("from-gone")
+        gone_back_from = push.replaced - self.world.live_names()
         if not push.staged:
             expected.add("nothing-staged")
         guard = self.world.table._context.guard(push.entry_id).guard
         if any(not stage.done for stage in guard.stages.values()):
             expected.add("stage-unfinished")
-        must = bool(expected - {"from-gone"})
-        maybe = expected | {"version-gone"}
+        rewritten = frozenset().union(*(one.brought for one in self.world.in_order() if one.falls_back))
+        must = bool(expected or gone_back_from & rewritten)
+        maybe = expected | {"version-gone"} | ({"from-not-seen", "from-gone"} if gone_back_from else set())
         done = not self.refused(lambda: self.world.end(push), maybe)
         assert not (done and must)
 
