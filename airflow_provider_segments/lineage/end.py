@@ -206,7 +206,7 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
     checks = _check_from(context, stored, entry, guard)
     now_ms = context.clock.now_ms()
     changed = stored.lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, records))
-    if guard.guard.rewrite is not None:
+    if guard.guard.rewrite is not None and guard.guard.placed:
         changed = changed.with_rewrite(entry.entry_id, now_ms, founded_by(guard.guard.rewrite, records.values()))
     settled = guard.guard.moved_to(GuardState.COMPLETED, context.clock.new_id())
     write = context.records.write(stored, changed)

@@ -27,6 +27,7 @@ from airflow_provider_segments.lineage import cleanup, decide, end, placement
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import Rewrite
 from airflow_provider_segments.locking import APPEND_VERSION, LockRequest, Priority, granted_lock
+from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, Lineage
 from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace, decode_records, encode_record
@@ -44,6 +45,7 @@ from tests.core.versioned_model import (
     hour_chunk,
     split,
     staged_segment,
+    versioned_config,
 )
 from tests.support.tables import HandClock, contents, make_table, push
 
@@ -402,6 +404,15 @@ def test_a_part_of_a_segments_time_is_cut_where_a_newer_version_holds_it(world: 
     assert day.visible_in == (Interval(JANUARY_1, ten.start_ms), Interval(ten.end_ms, JANUARY_1 + DAY_MS))
     within = world.table.snapshot().within(ten.start_ms, ten.end_ms).names
     assert within == world.table.snapshot(ten.start_ms, ten.end_ms).names == list(over.brought)
+
+
+def test_a_rewrite_after_segment_locking_was_switched_off_is_left_to_the_lineage(two: World) -> None:
+    """Its segments have no place, so nobody could go back from them: the inputs would be seen beside them."""
+    off = versioned_config().to_json() | {"segmentBuildConfig": {"segmentGranularity": "HOUR"}}
+    two.table.store.apply_config(TableConfig.from_json(off))
+    rewrite = two.rewrite(two.visible(), 2)
+    two.check()
+    assert set(two.visible()) == rewrite.brought
 
 
 # --- losses
