@@ -90,7 +90,7 @@ class VersionedMachine(RuleBasedStateMachine):
         if self.open():
             kinds += [self.stage_again, self.end_what_was_left]
         if self.losses and self.losable():
-            kinds += [self.lose_a_segment_of_a_rewrite]
+            kinds += [self.lose_a_segment_of_a_rewrite] * 3
         data.draw(st.sampled_from(kinds))(data)
 
     def append(self, data: st.DataObject) -> None:
