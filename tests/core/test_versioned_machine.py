@@ -12,14 +12,12 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from airflow_provider_segments.exceptions import (
@@ -48,6 +46,7 @@ from tests.core.versioned_model import (
     split,
     versioned_config,
 )
+from tests.support.machines import run_machine
 from tests.support.tables import QUICK, HandClock
 
 CLUSTERS = itertools.count()
@@ -403,16 +402,7 @@ class VersionedMachine(RuleBasedStateMachine):
 def run(store: SegmentStore, examples: int, steps: int, *, losses: bool) -> int:
     """Random runs; how many steps were checked."""
     before = next(STEPS)
-    run_state_machine_as_test(
-        lambda: VersionedMachine(store, losses=losses),
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
-    )
+    run_machine(lambda: VersionedMachine(store, losses=losses), examples, steps)
     return next(STEPS) - before - 1
 
 
