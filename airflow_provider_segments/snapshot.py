@@ -6,7 +6,8 @@ starts or ends meanwhile changes nothing at v. Only a removal can; the registry'
 takes a newer lineage. ``tests/model`` explores every interleaving of this with pushes, reverts and clean-ups, and
 shows a bad history for each part of the rule that is left out.
 
-Of the segments that have a place in the timeline, the timeline has the last word: see :mod:`.timeline.overlay`.
+Of the segments that have a place in the timeline, or several, the timeline has the last word: see
+:mod:`.timeline.overlay`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from airflow_provider_segments.lineage.rules import find
 from airflow_provider_segments.model.interval import ALL_TIME, MAX_MS, MIN_MS, Interval, parse_chunk
 from airflow_provider_segments.model.ledger import OffloadContext, ledger_prefix
 from airflow_provider_segments.model.lineage import EntryState, Lineage
-from airflow_provider_segments.model.segment import Segment, SegmentRecord, TimelinePlace
+from airflow_provider_segments.model.segment import Segment, SegmentRecord, Upgrade
 from airflow_provider_segments.registry.leases import Lease, Leases
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.registry.shard import Shard, ShardName
@@ -35,6 +36,7 @@ from airflow_provider_segments.timeline import Overlay, Placed, SegmentState, ov
 
 _Blocks = tuple[tuple[Shard, Sequence[SegmentRecord]], ...]
 _Cuts = Mapping[str, tuple[Interval, ...]]
+_Moved = Mapping[str, str]
 
 _ATTEMPTS = 50  # each failure needs a new clean-up of this table within the milliseconds of a read
 
@@ -45,8 +47,9 @@ class Snapshot:
 
     ``interval`` is the asked-for time range; segments are whole, so rows outside of it are the reader's to filter.
     ``cuts`` has, by name, the intervals in which a segment is visible where that is not all of its time: rows outside
-    of them must be filtered, too. Lists are in the order of the registry's time chunks. ``len()`` is the number of
-    segments; totals count them whole."""
+    of them must be filtered, too. ``moved`` has, by name, the version in which a segment of several places is seen.
+    Lists are in the order of the registry's time chunks. ``len()`` is the number of segments; totals count them
+    whole."""
 
     table: str
     zxid: int
@@ -55,6 +58,7 @@ class Snapshot:
     storage: ObjectStore = field(repr=False, compare=False)
     cuts: Mapping[str, tuple[Interval, ...]] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     tiered: ObjectStore | None = field(default=None, repr=False, compare=False)
+    moved: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     lease: Lease | None = field(default=None, repr=False, compare=False)
     _holding: _Holding | None = field(default=None, repr=False, compare=False)
 
@@ -130,7 +134,7 @@ class Snapshot:
                 Segment(
                     record.name,
                     prefix + record.file if record.primary else self._tiered_key(entry_id, record),
-                    shard.chunk_of(record),
+                    at.chunk if at else shard.chunk_of(record),
                     entry_id,
                     born,
                     record.rows,
@@ -141,10 +145,10 @@ class Snapshot:
                     record.columns,
                     record.location,
                     record.fingerprint,
-                    record.place,
+                    at.place if at else record.place,
                     self.cuts.get(record.name, ()),
                 )
-                for record in records
+                for record, at in ((record, self._moved_to(record)) for record in records)
             ]
         return found
 
@@ -187,6 +191,11 @@ class Snapshot:
         """The stores that the snapshot's objects are in. Raises what :meth:`store_of` raises."""
         places = dict.fromkeys(record.location for record in self._records())
         return [self.store_of(place) for place in places]
+
+    def _moved_to(self, record: SegmentRecord) -> Upgrade | None:
+        """The further place in which a segment is seen; ``None`` for its own."""
+        version = self.moved.get(record.name) if record.upgrades else None
+        return next((one for one in record.upgrades if one.version == version), None)
 
     def _tiered_key(self, entry_id: str, record: SegmentRecord) -> str:
         return ledger_prefix(self.table, entry_id, record.offload) + record.file
@@ -275,8 +284,8 @@ class SnapshotReader:
         return stored, snapshot.names
 
     def standings(self, start: int | None = None, end: int | None = None) -> list[Standing]:
-        """Where each registered segment of ``[start, end)`` stands, in order of time. For people: a picture, not a
-        snapshot."""
+        """Where each registered segment of ``[start, end)`` stands, in order of time: in the place in which it is seen,
+        else in its own. For people: a picture, not a snapshot."""
         interval = Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
         stored = self.records.read()
         view = _present(stored)
@@ -287,14 +296,14 @@ class SnapshotReader:
         for shard in _in_time_order(read.shards):
             settled = view.may_show(shard.name)
             if settled or shard.name.entry_id in running:
-                whole = self._snapshot(0, ALL_TIME, ((shard, shard.records),), visible.cuts)
+                whole = self._snapshot(0, ALL_TIME, ((shard, shard.records),), visible.cuts, visible.moved)
                 states = (visible.state_of(shard, one) if settled else SegmentState.STANDBY for one in shard.records)
                 found += [Standing(segment, state) for segment, state in zip(whole.segments, states, strict=True)]
         return found
 
     def staged(self, shards: Sequence[Shard]) -> Snapshot:
         """The segments of one entry's shards as a snapshot of their own, for looking at a push before its switch."""
-        return self._snapshot(0, ALL_TIME, tuple((shard, shard.records) for shard in _in_time_order(shards)), {})
+        return self._snapshot(0, ALL_TIME, tuple((shard, shard.records) for shard in _in_time_order(shards)), {}, {})
 
     def _take(self, interval: Interval, as_of: str | None, owner: str) -> tuple[StoredLineage, Snapshot]:
         for _ in range(_ATTEMPTS):
@@ -306,13 +315,13 @@ class SnapshotReader:
             if as_of is not None and read.root.root.history_floor > view.horizon:
                 raise _forgotten(self.table, as_of)
             visible = _Visible.of(self.table, view, read.shards)
-            taken = self._snapshot(stored.zxid, interval, visible.blocks(interval), visible.cuts)
+            taken = self._snapshot(stored.zxid, interval, visible.blocks(interval), visible.cuts, visible.moved)
             holding = _Holding(self, owner, as_of, read.root.version) if owner else None
             return stored, replace(taken, _holding=holding)
         raise ContentionError(f"snapshot of table {self.table!r}: a clean-up overtook all {_ATTEMPTS} attempts")
 
-    def _snapshot(self, zxid: int, interval: Interval, blocks: _Blocks, cuts: _Cuts) -> Snapshot:
-        return Snapshot(self.table, zxid, interval, blocks, self.storage, cuts, self.tiered)
+    def _snapshot(self, zxid: int, interval: Interval, blocks: _Blocks, cuts: _Cuts, moved: _Moved) -> Snapshot:
+        return Snapshot(self.table, zxid, interval, blocks, self.storage, cuts, self.tiered, moved)
 
     def _past(self, stored: StoredLineage, as_of: str) -> _View:
         """The lineage as it was right after ``as_of`` was completed, put together from the guards' zxids."""
@@ -380,6 +389,11 @@ class _Visible:
             return {}
         return {name: parts for name, parts in self.overlay.visible.items() if parts}
 
+    @property
+    def moved(self) -> _Moved:
+        """The version in which a segment of several places is seen."""
+        return self.overlay.moved if self.overlay is not None else {}
+
     def blocks(self, interval: Interval) -> _Blocks:
         """What is visible of chunks and segments that overlap ``interval``."""
         found = [(shard, self._shown(shard)) for shard in self.shards]
@@ -394,7 +408,7 @@ class _Visible:
     def state_of(self, shard: Shard, record: SegmentRecord) -> SegmentState:
         """Where a segment of a settled entry stands."""
         if self.overlay is not None and record.place is not None:
-            return self.overlay.state_of(_place(shard, record, record.place))
+            return self.overlay.state_of(next(_places(shard, record)))
         return SegmentState.OVERSHADOWED if record.name in self.view.hidden else SegmentState.VISIBLE
 
     def _shown(self, shard: Shard) -> list[SegmentRecord]:
@@ -411,11 +425,17 @@ def _has_places(shard: Shard) -> bool:
 
 def _placed(shard: Shard) -> Iterator[Placed]:
     if _has_places(shard):
-        yield from (_place(shard, record, record.place) for record in shard.records if record.place is not None)
+        for record in shard.records:
+            yield from _places(shard, record)
 
 
-def _place(shard: Shard, record: SegmentRecord, place: TimelinePlace) -> Placed:
-    return Placed(shard.name.entry_id, parse_chunk(shard.chunk_of(record)), record, place)
+def _places(shard: Shard, record: SegmentRecord) -> Iterator[Placed]:
+    """All places of a segment, its own first."""
+    if record.place is not None:
+        own = Placed(shard.name.entry_id, parse_chunk(shard.chunk_of(record)), record, record.place)
+        yield own
+        for one in record.upgrades:
+            yield own._replace(interval=parse_chunk(one.chunk), place=one.place, within=own.interval)
 
 
 def _is_within(record: SegmentRecord, parts: Sequence[Interval], interval: Interval) -> bool:

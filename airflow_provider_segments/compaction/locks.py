@@ -3,6 +3,10 @@
 Segments of one time chunk and version that stay there: segment locks on them, and new ids of the same version that
 overshadow theirs. Appends go on beside that. Anything else (another granularity, several versions): a lock on the whole
 time chunk and a new version, which hides all of the chunk, so all of the chunk must be in the group (Druid #6319).
+
+On a table with concurrent locks, appends hold APPEND locks on their time chunks, and a segment lock cannot be had
+beside one. So every compaction takes a REPLACE lock, which can, and a new version: what is appended meanwhile, and what
+of the chunk is not in the group, is carried into that version when it is published (``lineage/upgrade.py``).
 Segments without a place in the timeline are replaced by the lineage alone and need no lock.
 """
 
@@ -32,26 +36,29 @@ class LockChoice:
     whole_chunk: bool = False
 
 
-def choose_lock(group: CompactionGroup, lock_group: str, task: str) -> LockChoice:
-    """The lock for compacting ``group`` as ``task`` of ``lock_group``."""
+def choose_lock(group: CompactionGroup, lock_group: str, task: str, *, concurrent: bool = False) -> LockChoice:
+    """The lock for compacting ``group`` as ``task`` of ``lock_group``; ``concurrent`` on a table with APPEND and
+    REPLACE locks. There a group that stays in its time chunk need not be all of it: good segments are carried, not
+    rewritten."""
     placed = [segment for segment in group.segments if segment.place is not None]
     if not placed:
         return LockChoice()
     all_placed = len(placed) == len(group.segments)
     where = {(segment.interval, segment.version) for segment in placed}
-    if where == {(group.interval, placed[0].version)}:
+    stays = where == {(group.interval, placed[0].version)}
+    if stays and not concurrent:
         return _on_segments(group.interval, placed, lock_group, task, rewrites=all_placed)
     request = LockRequest(
         group=lock_group,
         task=task,
         interval=group.interval,
-        lock_type=LockType.EXCLUSIVE,
+        lock_type=LockType.REPLACE if concurrent else LockType.EXCLUSIVE,
         newest=max(segment.version for segment in placed),
         priority=Priority.COMPACTION,
         lease_ms=LEASE_MS,
     )
     rewrite = Rewrite(group.interval.start_ms, group.interval.end_ms) if all_placed else None
-    return LockChoice(request, rewrite, whole_chunk=True)
+    return LockChoice(request, rewrite, whole_chunk=not stays)
 
 
 def in_the_way(locks: Iterable[Lock], lock_group: str, now_ms: int) -> list[Interval]:

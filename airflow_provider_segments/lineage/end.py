@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,11 +15,14 @@ from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_to_names, describe, find
 from airflow_provider_segments.lineage.staged import Staged, sort_out
+from airflow_provider_segments.lineage.upgrade import Push, settle_places
 from airflow_provider_segments.lineage.versions import check_covers, check_joined, check_not_gone_back, founded_by
+from airflow_provider_segments.locking.box import Box
 from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 from airflow_provider_segments.model.names import check_segment_names, entry_tag
 from airflow_provider_segments.model.segment import SegmentRecord
+from airflow_provider_segments.registry.shard import Shard
 from airflow_provider_segments.storage.base import entry_prefix
 from airflow_provider_segments.zookeeper import Check, CommitConflictError, Op
 
@@ -65,11 +69,12 @@ def end(
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A push that may be switched on as long as its guard stays at the version that sealed it. ``joined`` are the time
-    chunks and versions that its segments have a place in and did not found."""
+    """A push that may be switched on as long as its guard stays at the version that sealed it. ``shards`` hold its
+    records; ``joined`` are the time chunks and versions that its segments have a place in and did not found."""
 
     guard: StoredGuard
     records: dict[str, SegmentRecord]
+    shards: tuple[Shard, ...]
     joined: frozenset[tuple[Interval, str]]
 
 
@@ -93,7 +98,7 @@ def _prepare(context: Context, entry: LineageEntry, wanted: tuple[str, ...] | No
         )
     _check_objects(context, entry, records)
     _drop_rest(context, guard, staged, records)
-    return _Prepared(guard, records, _joined(staged, records))
+    return _Prepared(guard, records, staged.current, _joined(staged, records))
 
 
 def _joined(staged: Staged, records: Collection[str]) -> frozenset[tuple[Interval, str]]:
@@ -198,11 +203,7 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
         return _already(context, entry)
     _check_not_reverted(context, entry)
     _check_names(context, stored, entry, records)
-    if prepared.joined:
-        check_joined(context, stored, entry.entry_id, prepared.joined)
-    fence = context.fence(guard.guard)  # before what follows from a lost lock is told
-    check_not_gone_back(context, stored, entry, guard.guard)
-    check_covers(context, entry, guard.guard)
+    fence = _checked_places(context, stored, entry, prepared)
     checks = _check_from(context, stored, entry, guard)
     now_ms = context.clock.now_ms()
     changed = stored.lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, records))
@@ -211,15 +212,37 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
     settled = guard.guard.moved_to(GuardState.COMPLETED, context.clock.new_id())
     write = context.records.write(stored, changed)
     before = context.clock.monotonic()
-    try:
+    with _unless_broken(context, entry.entry_id):
         context.session.commit([write, context.records.write_guard(entry.entry_id, guard, settled), *checks, *fence])
-    except CommitConflictError as conflict:
-        if conflict.op.path == context.records.guard_path(entry.entry_id):
-            raise _SealBroken(conflict) from conflict
-        raise
     took = (context.clock.monotonic() - before) * 1000
     rows, size = _totals(records.values())
     return EndedEntry(entry.entry_id, entry.segments_from, tuple(records), rows, size, already=False, switch_ms=took)
+
+
+def _checked_places(context: Context, stored: StoredLineage, entry: LineageEntry, prepared: _Prepared) -> list[Check]:
+    """See to the timeline as it will be after the switch; returns the checks that the push still holds its locks."""
+    guard = prepared.guard
+    box = context.locks.read() if guard.guard.placed else Box()
+    if prepared.joined:
+        check_joined(context, stored, entry.entry_id, prepared.joined, box.counters)
+    fence = context.fence(guard.guard)  # before what follows from a lost lock is told
+    check_not_gone_back(context, stored, entry, guard.guard)
+    with _unless_broken(context, entry.entry_id):
+        carries = settle_places(context, stored, Push(entry, guard, prepared.shards), box)
+    if not carries:
+        check_covers(context, entry, guard.guard)
+    return fence
+
+
+@contextmanager
+def _unless_broken(context: Context, entry_id: str) -> Iterator[None]:
+    """A write that is refused for the guard has lost its seal; any other refusal is for the next try."""
+    try:
+        yield
+    except CommitConflictError as conflict:
+        if conflict.op.path == context.records.guard_path(entry_id):
+            raise _SealBroken(conflict) from conflict
+        raise
 
 
 def _check_not_reverted(context: Context, entry: LineageEntry) -> None:

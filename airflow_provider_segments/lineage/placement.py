@@ -5,11 +5,15 @@ gets that lock's version. Every other push takes segment locks on new ids, of th
 chunk, so appends and compactions of the same granularity never stand in each other's way. It looks at what is visible
 *after* it has the lock: whoever wants to publish a newer version of the chunk from then on must take the lock away
 first, and then this push fails instead of disappearing beneath that version.
+
+On a table with concurrent locks an append takes APPEND locks on its time chunks instead. It gets ids at the version
+beneath all others, whatever else there is, and its end gives it a place in each newer version (``upgrade.py``): one may
+be published at any time while a REPLACE lock is held beside the APPEND lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,6 +22,7 @@ import msgspec
 from airflow_provider_segments.exceptions import StageRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import Guard
+from airflow_provider_segments.lineage.places import Known, registered
 from airflow_provider_segments.locking import (
     APPEND_VERSION,
     Allocated,
@@ -31,7 +36,7 @@ from airflow_provider_segments.locking import (
     Revoked,
     granted_lock,
 )
-from airflow_provider_segments.locking.counters import alone, newest_version
+from airflow_provider_segments.locking.counters import alone
 from airflow_provider_segments.model.identity import HeldLock
 from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.ranges import ranges_of
@@ -138,18 +143,22 @@ class _Placer:
         return {chunk: _Given(chunk, ids, founds=True) for chunk, ids in given}
 
     def append(self, counts: Mapping[str, int]) -> dict[str, _Given]:
-        """New ids under segment locks, in the interval and version that new rows of each chunk belong to."""
+        """New ids under segment or APPEND locks, in the interval and version that new rows of each chunk belong to."""
         rewrite = self.guard.rewrite
         if rewrite is not None and rewrite.partitions:  # its inputs are locked: no newer version can come between
             return self._taken(counts, {chunk: _Target(chunk, rewrite.version) for chunk in counts})
-        targets = self._guessed(counts)
+        concurrent = bool(counts) and self.context.config().concurrent_locks
+        look = self._lowest if concurrent else self._targets
+        targets = {chunk: _Target(chunk, APPEND_VERSION) for chunk in counts}
+        if not self._are_alone(targets):
+            targets = look(counts)
         asked: set[str] = set()
         needed: set[str] = set()
         try:
             for _ in range(_LOOKS if counts else 0):
-                given = self._taken(counts, targets)
+                given = self._taken(counts, targets, concurrent=concurrent)
                 asked.update(one.ids.lock.lock_id for one in given.values())
-                now = targets if self._are_alone(given) else self._targets(counts)
+                now = targets if self._were_alone(given) else look(counts)
                 if all(now[chunk].covers(one) for chunk, one in given.items()):
                     needed.update(one.ids.lock.lock_id for one in given.values())
                     return given
@@ -160,16 +169,14 @@ class _Placer:
             raise self.refused("version-moves", "newer versions of its time chunks were published all the while")
         return {}
 
-    def _guessed(self, counts: Mapping[str, int]) -> dict[str, _Target]:
-        """Where new rows probably belong. A look costs a read of the chunks, so none is taken as long as no ids of a
-        newer version were ever given out there: a lock where the rows do not belong is in other people's way."""
-        counters = self.context.locks.read().counters if counts else ()
-        newest = max((newest_version(counters, parse_chunk(chunk)) for chunk in counts), default="")
-        if newest > APPEND_VERSION:
-            return self._targets(counts)
-        return {chunk: _Target(chunk, APPEND_VERSION) for chunk in counts}
+    def _are_alone(self, chunks: Collection[str]) -> bool:
+        """Whether new rows probably belong beside appended ones of the very chunks. A look costs a read of the chunks,
+        so none is taken as long as no other ids were ever given out there: but a lock where the rows do not belong is
+        in other people's way."""
+        counters = self.context.locks.read().counters if chunks else ()
+        return all(alone(counters, parse_chunk(chunk), APPEND_VERSION) for chunk in chunks)
 
-    def _are_alone(self, given: Mapping[str, _Given]) -> bool:
+    def _were_alone(self, given: Mapping[str, _Given]) -> bool:
         """Whether no look is needed: the box, read after it gave these ids out, knows of no other version or time chunk
         there. The first ids of a chunk are looked at anyway, in case that the box was lost and began anew."""
         counters = self.context.locks.read().counters
@@ -205,14 +212,17 @@ class _Placer:
             rule, f"stage refused: {detail}", table=self.context.table, entry_id=self.entry_id, hint=hint
         )
 
-    def _taken(self, counts: Mapping[str, int], targets: Mapping[str, _Target]) -> dict[str, _Given]:
+    def _taken(
+        self, counts: Mapping[str, int], targets: Mapping[str, _Target], *, concurrent: bool = False
+    ) -> dict[str, _Given]:
         requests = [
             AllocationRequest(
                 lock=LockRequest(
                     group=stage_group(self.entry_id, self.guard),
                     task=stage_task(self.entry_id, self.stager),
                     interval=parse_chunk(targets[chunk].chunk),
-                    granularity=LockGranularity.SEGMENT,
+                    lock_type=LockType.APPEND if concurrent else LockType.EXCLUSIVE,
+                    granularity=LockGranularity.TIME_CHUNK if concurrent else LockGranularity.SEGMENT,
                     priority=self._priority(),
                 ),
                 key=self._key(f"{chunk}/{targets[chunk].first}"),
@@ -264,13 +274,31 @@ class _Placer:
             return _Target(chunk, APPEND_VERSION)
         at, newest = max(here, key=lambda one: one[1].version)
         if not (at.start_ms <= interval.start_ms and interval.end_ms <= at.end_ms):
-            raise self.refused(
-                "finer-granularity",
-                f"the segment is of time chunk {chunk}, and the table has finer ones there, such as {newest.chunk}",
-                "Compact the table to the coarser granularity first, or append at the finer one.",
-            )
+            raise self._too_coarse(chunk, newest.chunk)
         ids = [segment.partition for one, segment in here if (one, segment.version) == (at, newest.version)]
         return _Target(newest.chunk, newest.version, max(ids) + 1)
+
+    def _lowest(self, chunks: Iterable[str]) -> dict[str, _Target]:
+        """The time chunk of each chunk's new rows at the version of appends: its own, or a wider one that has segments
+        of that version, since intervals of one version do not overlap."""
+        stored = self.context.records.read()
+        return {chunk: self._lowest_of(chunk, registered(self.context, stored, parse_chunk(chunk))) for chunk in chunks}
+
+    def _lowest_of(self, chunk: str, known: Sequence[Known]) -> _Target:
+        settled = [one for one in known if one.settled]
+        for one in settled:
+            if not one.interval.contains(parse_chunk(chunk)):
+                raise self._too_coarse(chunk, one.chunk)
+        lowest = [one for one in settled if one.place.version == APPEND_VERSION]
+        first = max((one.place.partition + 1 for one in lowest), default=0)
+        return _Target(lowest[0].chunk if lowest else chunk, APPEND_VERSION, first)
+
+    def _too_coarse(self, chunk: str, finer: str) -> StageRefusedError:
+        return self.refused(
+            "finer-granularity",
+            f"the segment is of time chunk {chunk}, and the table has finer ones there, such as {finer}",
+            "Compact the table to the coarser granularity first, or append at the finer one.",
+        )
 
     def _key(self, what: str) -> str:
         return f"{self.entry_id}/{self.stager}/{self.attempt}/{what}"

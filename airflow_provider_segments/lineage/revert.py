@@ -97,7 +97,7 @@ def _checked(
     if guard is not None:
         check_not_joined(context, stored, entry_id, guard.guard)
         if guard.guard.placed:
-            check_not_beneath(context, stored, entry)
+            check_not_beneath(context, stored, entry, guard.guard)
     return entry, guard, [_check_registered(context, stored, entry, guard)]
 
 

@@ -204,7 +204,8 @@ def _check_segments(ticket: StageTicket, segments: Sequence[StagedSegment]) -> N
         record = item.record
         if record.rows < 0 or record.bytes < 0 or record.crc32 < 0:
             raise InvalidNameError(f"segment {record.name!r}: rows, bytes and crc32 must not be negative")
-        if record.chunk is not None or record.offload is not None or not record.primary or record.place is not None:
+        placed = record.place is not None or bool(record.upgrades)
+        if record.chunk is not None or record.offload is not None or not record.primary or placed:
             raise InvalidNameError(
                 f"segment {record.name!r}: its chunk, its place and where it lives are not the build's to say"
             )

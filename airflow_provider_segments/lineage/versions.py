@@ -7,43 +7,43 @@ that the version is still there. Both decide under the lineage that they compare
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from airflow_provider_segments.exceptions import EndRefusedError, RevertRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import Guard, Rewrite
+from airflow_provider_segments.lineage.places import Known, Version, Versions, registered
 from airflow_provider_segments.lineage.records import StoredLineage
-from airflow_provider_segments.lineage.routing import is_settled
+from airflow_provider_segments.lineage.routing import hidden_names
 from airflow_provider_segments.lineage.rules import describe
 from airflow_provider_segments.locking import APPEND_VERSION
-from airflow_provider_segments.locking.counters import alone, newest_version
+from airflow_provider_segments.locking.counters import Counters, alone, newest_version
 from airflow_provider_segments.model.interval import ALL_TIME, Interval
 from airflow_provider_segments.model.lineage import LineageEntry
-from airflow_provider_segments.model.segment import Segment, SegmentRecord
+from airflow_provider_segments.model.segment import SegmentRecord
 from airflow_provider_segments.timeline import SegmentState
 
-_Version = tuple[Interval, str]
 
-
-def founded_by(rewrite: Rewrite, records: Iterable[SegmentRecord]) -> _Version | None:
+def founded_by(rewrite: Rewrite, records: Iterable[SegmentRecord]) -> Version | None:
     """The version of its time chunk that a rewrite founds with ``records``; ``None`` when those overshadow its inputs
     in theirs."""
     places = (record.place for record in records)
     return next(((rewrite.interval, place.version) for place in places if place is not None and place.founds), None)
 
 
-def check_joined(context: Context, stored: StoredLineage, entry_id: str, own: Collection[_Version]) -> None:
+def check_joined(
+    context: Context, stored: StoredLineage, entry_id: str, own: Collection[Version], counters: Counters
+) -> None:
     """Every version that the entry's segments, of the versions ``own``, join is there, and no other granularity beside
-    it. The lock box knows where that needs a look: in time where other ids were given out, too.
+    it. The lock box, with its ``counters``, knows where that needs a look: in time where other ids were given out, too.
 
     Raises :class:`EndRefusedError` (``version-gone``, ``granularity-differs``)."""
-    counters = context.locks.read().counters
     if all(version == APPEND_VERSION and alone(counters, interval, version) for interval, version in own):
         return
     others = _settled(context, stored, entry_id, own)
     for interval, version in own:
         for one in others:
-            if one.version == version and one.interval != interval and one.interval.overlaps(interval):
+            if one.place.version == version and one.interval != interval and one.interval.overlaps(interval):
                 raise EndRefusedError(
                     "granularity-differs",
                     f"end refused: segments of {one.chunk}, which overlaps {interval} of the same version, "
@@ -53,7 +53,7 @@ def check_joined(context: Context, stored: StoredLineage, entry_id: str, own: Co
                     hint="Run the build again.",
                 )
     joined = {one for one in own if one[1] != APPEND_VERSION}
-    if gone := joined - {_version(one) for one in others}:
+    if gone := joined - {one.version for one in others}:
         interval, version = min(gone)
         raise EndRefusedError(
             "version-gone",
@@ -68,8 +68,9 @@ def check_not_joined(context: Context, stored: StoredLineage, entry_id: str, gua
     """Nobody has joined a version that the entry founded. Raises :class:`RevertRefusedError` (``version-joined``)."""
     if not guard.locks:
         return
-    founded = {_version(one) for one in _of_entry(context, entry_id) if one.place and one.place.founds}
-    if founded and (joined := [one.name for one in _others(context, stored, entry_id, founded)]):
+    founded = {one.version for one in _of_entry(context, stored, entry_id) if one.place.founds}
+    others = _settled(context, stored, entry_id, founded) if founded else []
+    if joined := [one.name for one in others if one.version in founded]:
         raise RevertRefusedError(
             "version-joined",
             f"revert refused: {describe(joined)} was added to the version that the entry made of that time, "
@@ -81,8 +82,9 @@ def check_not_joined(context: Context, stored: StoredLineage, entry_id: str, gua
 
 
 def check_covers(context: Context, entry: LineageEntry, guard: Guard) -> None:
-    """A rewrite that founds a version replaces all that readers see beneath it: a revert may have brought something
-    back since it locked the time, or a loss. Raises :class:`EndRefusedError` (``not-covered``)."""
+    """A rewrite that founds a version, and carries nothing into it, replaces all that readers see beneath it: a revert
+    may have brought something back since it locked the time, or a loss. Raises :class:`EndRefusedError`
+    (``not-covered``)."""
     rewrite = guard.rewrite
     if rewrite is None or rewrite.partitions:
         return
@@ -123,54 +125,53 @@ def check_not_gone_back(context: Context, stored: StoredLineage, entry: LineageE
         )
 
 
-def check_not_beneath(context: Context, stored: StoredLineage, entry: LineageEntry) -> None:
-    """Nothing that a revert brings back lies beneath a newer version, where nobody would see it. Raises
-    :class:`RevertRefusedError` (``beneath-version``)."""
-    if not entry.joined_from or newest_version(context.locks.read().counters, ALL_TIME) <= APPEND_VERSION:
+def check_not_beneath(context: Context, stored: StoredLineage, entry: LineageEntry, guard: Guard) -> None:
+    """Nothing that a revert brings back lies beneath a newer version, where nobody would see it: of what the entry
+    replaced, and of what only its own version hid. Raises :class:`RevertRefusedError` (``beneath-version``)."""
+    if not entry.joined_from and not guard.locks:
+        return
+    if newest_version(context.locks.read().counters, ALL_TIME) <= APPEND_VERSION:
         return
     back = set(entry.segments_from)
-    found = _settled(context, stored, entry.entry_id, [(ALL_TIME, "")])
-    above = [one for one in found if one.version > APPEND_VERSION and one.name not in back]
-    for one in found:
-        if one.name in back and (over := next((top for top in above if _is_above(top, one)), None)):
+    settled = [one for one in registered(context, stored, ALL_TIME) if one.settled]
+    others = [one for one in settled if one.entry_id != entry.entry_id]
+    versions, tops = Versions(others), Versions(one for one in others if one.name not in back)
+    for one in [*(one for one in others if one.name in back), *_uncovered(stored, entry, settled, versions)]:
+        if over := tops.above(one, among=versions):
             raise RevertRefusedError(
                 "beneath-version",
-                f"revert refused: {one.name!r} would come back beneath {over.name!r}, version {over.version}",
+                f"revert refused: {one.name!r} would come back beneath {over.name!r}, version {over.place.version}",
                 table=context.table,
                 entry_id=entry.entry_id,
                 hint=f"Revert entry {over.entry_id} first, or push the old data again.",
             )
 
 
-def _is_above(top: Segment, one: Segment) -> bool:
-    return top.version > one.version and top.interval.overlaps(one.interval)
+def _uncovered(
+    stored: StoredLineage, entry: LineageEntry, settled: Sequence[Known], after: Versions
+) -> Iterator[Known]:
+    """What the entry overwrote, where its own segments have been carried above that since."""
+    own = [one for one in settled if one.entry_id == entry.entry_id]
+    carried = Versions(own) if any(after.has(up) for one in own for up in one.record.upgrades) else Versions(())
+    hidden = hidden_names(stored.lineage)
+    return (
+        one
+        for one in settled
+        if one.entry_id != entry.entry_id and one.name not in hidden and carried.above(one, among=after)
+    )
 
 
-def _of_entry(context: Context, entry_id: str) -> list[Segment]:
+def _of_entry(context: Context, stored: StoredLineage, entry_id: str) -> list[Known]:
     found = context.registry.of_entry(entry_id)
     if not any(record.place for shard in found for record in shard.records[:1]):
         return []
     spans = [shard.name.interval for shard in found]
     whole = Interval(min(one.start_ms for one in spans), max(one.end_ms for one in spans))
-    return [segment for segment, _ in context.standings(whole) if segment.entry_id == entry_id]
+    return [one for one in registered(context, stored, whole) if one.entry_id == entry_id]
 
 
-def _settled(context: Context, stored: StoredLineage, entry_id: str, versions: Iterable[_Version]) -> list[Segment]:
+def _settled(context: Context, stored: StoredLineage, entry_id: str, versions: Iterable[Version]) -> list[Known]:
     """Registered segments of the time of those versions that settled entries other than this one brought."""
     spans = [one for one, _ in versions]
     whole = Interval(min(one.start_ms for one in spans), max(one.end_ms for one in spans))
-    return [
-        segment
-        for segment, _ in context.standings(whole)
-        if segment.entry_id != entry_id and segment.place and is_settled(stored.lineage, segment.entry_id)
-    ]
-
-
-def _others(context: Context, stored: StoredLineage, entry_id: str, versions: Iterable[_Version]) -> list[Segment]:
-    """Registered segments of those versions that settled entries other than this one brought."""
-    wanted = set(versions)
-    return [one for one in _settled(context, stored, entry_id, wanted) if _version(one) in wanted]
-
-
-def _version(segment: Segment) -> _Version:
-    return segment.interval, segment.version
+    return [one for one in registered(context, stored, whole) if one.settled and one.entry_id != entry_id]

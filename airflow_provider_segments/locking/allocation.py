@@ -150,7 +150,11 @@ def _give_ids(box: Box, request: AllocationRequest, lock: Lock, version: str) ->
 
 
 def _check_allocation(request: AllocationRequest, lock: Lock, version: str, turn: Turn) -> None:
-    _check_inside(lock, request.chunk, turn)
+    """Ids are of the lock's time; those of an append's further places also of a wider chunk, in whose version they get
+    a place beside others."""
+    beside = lock.lock_type is LockType.APPEND and version > APPEND_VERSION
+    if not (beside and request.chunk.contains(lock.interval)):
+        _check_inside(lock, request.chunk, turn)
     version_ms(version)
     if lock.lock_type is not LockType.APPEND and version > lock.version:
         detail = f"ids of version {version} cannot be given out under the {lock} lock of version {lock.version}"

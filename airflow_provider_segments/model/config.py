@@ -39,7 +39,9 @@ class TableConfig:
     EPOCH_MICROS, or a Spark datetime pattern for text. ``on_bad_time`` is ``refuse`` (fail the build) or ``reject``
     (put rows without a usable time into a reject folder). ``target_rows`` is the most rows one segment may hold.
     Periods and times are in milliseconds, ``quota_bytes`` in bytes; ``None`` means not set. ``segment_locking`` gives
-    new segments of an APPEND table ids under locks and a place in the timeline (Druid's segment locking).
+    new segments of an APPEND table ids under locks and a place in the timeline (Druid's segment locking);
+    ``concurrent_locks`` says that these are APPEND and REPLACE locks (``"segmentLocking": "concurrent"``, Druid 28):
+    what is appended while a REPLACE lock is held is carried into the new version instead of standing in its way.
     """
 
     name: str
@@ -57,6 +59,7 @@ class TableConfig:
     time_retention_ms: int | None = None
     quota_bytes: int | None = None
     segment_locking: bool = False
+    concurrent_locks: bool = False
     raw: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
     @property
@@ -89,8 +92,10 @@ class TableConfig:
                 "without a time column it must be ALL"
             )
         locking = build.get("segmentLocking", False)
-        if not isinstance(locking, bool):
-            raise InvalidConfigError(f"config field segmentLocking must be true or false, not {locking!r}")
+        if not isinstance(locking, bool) and locking != "concurrent":
+            raise InvalidConfigError(
+                f'config field segmentLocking must be true, false or "concurrent", not {locking!r}'
+            )
         if locking and kind == "REFRESH":
             raise InvalidConfigError(
                 f"table {name!r}: segmentLocking is for APPEND tables; each push of a REFRESH table replaces all of it"
@@ -111,7 +116,8 @@ class TableConfig:
             entry_retention_ms=parse_period(_text(segments, "lineageEntryCleanupRetentionPeriod", "1d")),
             time_retention_ms=_time_retention(segments),
             quota_bytes=_quota(_section(raw, "quota")),
-            segment_locking=locking,
+            segment_locking=bool(locking),
+            concurrent_locks=locking == "concurrent",
             raw=MappingProxyType(dict(raw)),
         )
 
@@ -142,7 +148,7 @@ class TableConfig:
             },
         }
         if self.segment_locking:
-            document["segmentBuildConfig"]["segmentLocking"] = True
+            document["segmentBuildConfig"]["segmentLocking"] = "concurrent" if self.concurrent_locks else True
         if self.quota_bytes is not None:
             document["quota"] = {"storage": str(self.quota_bytes)}
         return document

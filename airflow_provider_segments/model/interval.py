@@ -101,6 +101,10 @@ class Interval:
         """Whether the two share at least one millisecond."""
         return self.start_ms < other.end_ms and other.start_ms < self.end_ms
 
+    def contains(self, other: Interval) -> bool:
+        """Whether all of ``other`` lies inside."""
+        return self.start_ms <= other.start_ms and other.end_ms <= self.end_ms
+
     def __str__(self) -> str:
         return f"{format_ms(self.start_ms)}/{format_ms(self.end_ms)}"
 

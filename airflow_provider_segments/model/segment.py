@@ -32,6 +32,21 @@ class TimelinePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return bool(self.group) and not self.overshadowed
 
 
+class Upgrade(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A further place of a segment: partition id ``partition`` of a newer version of the timeline, whose time chunk
+    ``chunk`` holds its own (Druid 28's concurrent append and replace). It counts for readers who see that version: see
+    :mod:`airflow_provider_segments.timeline.overlay`."""
+
+    chunk: str
+    version: str
+    partition: int
+
+    @property
+    def place(self) -> TimelinePlace:
+        """The place."""
+        return TimelinePlace(self.version, self.partition)
+
+
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a build reports of one segment and the registry keeps, as one JSON array.
 
@@ -42,7 +57,9 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     that it is the chunk it is kept under. ``offload`` says where the copy in tiered storage is, and ``primary`` whether
     the one in primary storage still counts: readers use it as long as it does. ``offloaded_ms`` is the wall clock at
     which ``offload`` was recorded. ``fingerprint`` names the compaction settings that would write the segment just so.
-    ``place`` is its place in the timeline; ``None`` where only the lineage decides.
+    ``place`` is its place in the timeline; ``None`` where only the lineage decides. ``upgrades`` are further places of
+    the same segment in newer versions, oldest version first. One record with several places, and not several records
+    that share an object (as in Druid): so there is one ledger, and deletion has nothing to count.
     Encoded positionally: new fields go to the end and need a default.
     """
 
@@ -60,6 +77,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offloaded_ms: int = 0
     fingerprint: str | None = None
     place: TimelinePlace | None = None
+    upgrades: tuple[Upgrade, ...] = ()
 
     @property
     def location(self) -> OffloadContext | None:
@@ -144,7 +162,7 @@ def _defaults_from(name: str) -> bytes:
     return b"," + _ENCODER.encode(SegmentRecord.__struct_defaults__[at:])[1:]
 
 
-_ENDS = (_defaults_from("columns"), _defaults_from("place"))
+_ENDS = (_defaults_from("columns"), _defaults_from("place"), _defaults_from("upgrades"))
 _RECORDS = msgspec.json.Decoder(list[SegmentRecord])
 
 

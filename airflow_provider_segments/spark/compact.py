@@ -180,7 +180,7 @@ class _Run:
     def _compact(self, group: CompactionGroup, outcome: CompactedGroup) -> None:
         """Under the lock that the group needs, which is given back at the end, whatever the end."""
         box, task = self.table.locks, f"{self.identity}/{group.chunk}"
-        choice = choose_lock(group, self.identity, task)
+        choice = choose_lock(group, self.identity, task, concurrent=self.config.concurrent_locks)
         if choice.request is None:
             self._publish(group, outcome, (), None)
             return

@@ -20,38 +20,48 @@ Within a version that is all. Between versions the timeline decides: a newer one
 A version that was founded by a rewrite which readers have gone back from hides nothing: what others appended to it is
 seen beside what is beneath. All of this follows from the segments of the asked time: what is built upon a rewrite is
 of its time chunk or of a wider one.
+
+A segment may have further places, in newer versions (``lineage/upgrade.py``). Such a place counts while there is
+somebody whose own place is in that version: else nothing of that version hides what is beneath, either, and the
+segment stands where it stood before. So what was carried into the version of a rewrite is seen there, and goes back
+with the rewrite, by a revert or a loss, without anything being written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from airflow_provider_segments.exceptions import CorruptRecordError, TimelineRefusedError
 from airflow_provider_segments.model.interval import Interval
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace
-from airflow_provider_segments.timeline.segment import SegmentState, VersionedSegment
+from airflow_provider_segments.timeline.axis import union
+from airflow_provider_segments.timeline.segment import SegmentState, TimelinePiece, VersionedSegment
 from airflow_provider_segments.timeline.timeline import Timeline
 
 
 class Placed(NamedTuple):
-    """A registered segment with its entry, its time chunk, and its place in the timeline."""
+    """A registered segment with its entry, and a place of it in the timeline with the time chunk of that place. For a
+    further place than its own, ``within`` is its own time chunk, which holds all its rows."""
 
     entry_id: str
     interval: Interval
     record: SegmentRecord
     place: TimelinePlace
+    within: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
     """What the timeline says of a table's segments. ``visible`` has those that readers see: where that is only a part
-    of their time, in which intervals; else nothing. ``back`` are the entries that readers have gone back from."""
+    of their time, in which intervals; else nothing. ``back`` are the entries that readers have gone back from.
+    ``moved`` has the version in which they are seen, for those with several places that count."""
 
     visible: Mapping[str, tuple[Interval, ...]]
     back: Collection[str]
+    moved: Mapping[str, str]
 
     def state_of(self, placed: Placed) -> SegmentState:
         """Where a segment that was given stands."""
@@ -68,6 +78,9 @@ def overlay(table: str, lineage: Lineage, hidden: Collection[str], placed: Itera
     """
     found = list(placed)
     _check_apart(table, found)
+    further = [one for one in found if one.within is not None]
+    if further:
+        found = [one for one in found if one.within is None]
     back = gone_back_from(lineage, found)
     loose: list[Placed] = []
     if back:
@@ -76,19 +89,57 @@ def overlay(table: str, lineage: Lineage, hidden: Collection[str], placed: Itera
         standing = [one for one in found if one.entry_id not in back]
         loose = [one for one in standing if _is_of(one, founded)]
         found = [one for one in standing if not _is_of(one, founded)]
-    timeline = _timeline(table, found)
+    carried = _Carried.of(further, found, back) if further else _Carried()
+    timeline = _timeline(table, [*found, *carried.places])
     parts: dict[str, list[Interval]] = {}
     for piece in timeline.pieces():
         for segment in piece.segments:
             name = segment.payload
             if name not in hidden:
                 parts.setdefault(name, [])
-                if piece.cut:
+                if name in carried.within:
+                    carried.see(piece, name, parts[name])
+                elif piece.cut:
                     parts[name].append(piece.interval)
+    carried.join(parts)
     for one in loose:
         if one.record.name not in hidden and (free := _free(timeline, one)):
             parts[one.record.name] = [] if free == [one.interval] else free
-    return Overlay({name: tuple(cuts) for name, cuts in parts.items()}, back)
+    return Overlay({name: tuple(cuts) for name, cuts in parts.items()}, back, carried.moved)
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """The further ``places`` that count, and of each segment that has one, ``within`` which time it has rows. There it
+    may be seen in one version and hidden in another, in each part of its time."""
+
+    places: Sequence[Placed] = ()
+    within: Mapping[str, Interval] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, further: Iterable[Placed], standing: Iterable[Placed], back: Collection[str]) -> _Carried:
+        """``standing`` are the segments, by their own places, that make versions be there."""
+        there = {(one.interval, one.place.version) for one in standing}
+        places = [one for one in further if (one.interval, one.place.version) in there and one.entry_id not in back]
+        return cls(places, {one.record.name: one.within for one in places if one.within is not None})
+
+    def see(self, piece: TimelinePiece[str], name: str, parts: list[Interval]) -> None:
+        """Note that the segment is seen in ``piece``, and in which version."""
+        own = self.within[name]
+        if piece.interval.overlaps(own):
+            start, end = max(piece.interval.start_ms, own.start_ms), min(piece.interval.end_ms, own.end_ms)
+            parts.append(Interval(start, end))
+            self.moved[name] = max(self.moved.get(name, ""), piece.version)
+
+    def join(self, parts: dict[str, list[Interval]]) -> None:
+        """Make of the parts in which a segment is seen what :class:`Overlay` says of it."""
+        for name in self.within.keys() & parts.keys():
+            joined = [Interval(start, end) for start, end in union((one.start_ms, one.end_ms) for one in parts[name])]
+            if not joined:
+                del parts[name]  # only time in which it has no rows
+            else:
+                parts[name] = [] if joined == [self.within[name]] else joined
 
 
 def gone_back_from(lineage: Lineage, found: Collection[Placed]) -> frozenset[str]:

@@ -1,0 +1,99 @@
+"""The places that a table's segments have in the timeline, for decisions that are made under one lineage.
+
+What a reader sees of them is not decided here (``snapshot.py``), but what becomes of them when an entry is completed or
+reverted: which versions there will be, and what lies beneath one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from airflow_provider_segments.lineage.context import Context
+from airflow_provider_segments.lineage.records import StoredLineage
+from airflow_provider_segments.lineage.routing import is_settled
+from airflow_provider_segments.model.interval import Interval, parse_chunk
+from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace, Upgrade
+from airflow_provider_segments.registry.shard import Shard
+
+Version = tuple[Interval, str]
+"""A time chunk and a version of it."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A registered segment with a place in the timeline, and the shard that it is in. ``settled`` says that its entry
+    is COMPLETED or has left the lineage."""
+
+    shard: Shard
+    record: SegmentRecord
+    place: TimelinePlace
+    settled: bool
+
+    @property
+    def name(self) -> str:
+        """The segment's name."""
+        return self.record.name
+
+    @property
+    def entry_id(self) -> str:
+        """The entry that brought it."""
+        return self.shard.name.entry_id
+
+    @property
+    def chunk(self) -> str:
+        """Its own time chunk, which holds all its rows."""
+        return self.shard.chunk_of(self.record)
+
+    @cached_property
+    def interval(self) -> Interval:
+        """The interval of that chunk."""
+        return parse_chunk(self.chunk)
+
+    @property
+    def version(self) -> Version:
+        """The version that it has its own place in."""
+        return self.interval, self.place.version
+
+
+def registered(context: Context, stored: StoredLineage, interval: Interval) -> list[Known]:
+    """The segments with a place in the timeline that share time with ``interval``, of entries that ``stored`` has or
+    has had. Raises :class:`CorruptRecordError`."""
+    return [
+        Known(shard, record, record.place, is_settled(stored.lineage, shard.name.entry_id))
+        for shard in context.registry.read(lambda _: True, interval).shards
+        if shard.born <= stored.zxid
+        for record in shard.records
+        if record.place is not None and parse_chunk(shard.chunk_of(record)).overlaps(interval)
+    ]
+
+
+class Versions:
+    """The versions that are there: those in which a segment has its own place."""
+
+    def __init__(self, known: Iterable[Known]) -> None:
+        self._own: dict[Version, list[Known]] = {}
+        for one in known:
+            self._own.setdefault(one.version, []).append(one)
+
+    def has(self, upgrade: Upgrade, without: Collection[str] = ()) -> bool:
+        """Whether the version of a further place is there."""
+        return self._owner((parse_chunk(upgrade.chunk), upgrade.version), without) is not None
+
+    def above(self, one: Known, without: Collection[str] = (), *, among: Versions | None = None) -> Known | None:
+        """What holds time of a segment in a newer version than it has a place in (of those ``among`` which its further
+        places count; these, by default), if anything does; leaving out what the entries ``without`` brought. Of the
+        widest such version, so that it tells whether all of the time is held."""
+        counting = among or self
+        reached = max([one.place.version, *(up.version for up in one.record.upgrades if counting.has(up, without))])
+        found = [
+            owner
+            for interval, version in self._own
+            if version > reached and interval.overlaps(one.interval)
+            if (owner := self._owner((interval, version), without)) is not None
+        ]
+        return max(found, key=lambda top: top.interval.end_ms - top.interval.start_ms, default=None)
+
+    def _owner(self, version: Version, without: Collection[str]) -> Known | None:
+        return next((one for one in self._own.get(version, ()) if one.entry_id not in without), None)
