@@ -16,13 +16,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from airflow_provider_segments.compaction.locks import choose_lock
+from airflow_provider_segments.compaction.plan import whole_group
 from airflow_provider_segments.exceptions import (
     EndRefusedError,
     EntryNotFoundError,
     InvalidConfigError,
+    InvalidNameError,
     LockDeniedError,
     LockLostError,
     RefusedError,
+    RevertRefusedError,
     StageRefusedError,
 )
 from airflow_provider_segments.lineage import cleanup, upgrade
@@ -47,7 +51,7 @@ from airflow_provider_segments.model.segment import (
     encode_record,
 )
 from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.timeline import Placed
+from airflow_provider_segments.timeline import Placed, SegmentState, as_svg, timeline_lines
 from tests.support.owned import build_owned
 from tests.support.sessions import CountingSession, settings
 from tests.support.tables import (
@@ -146,6 +150,17 @@ class Lab:
         made = self.rewrite(inputs, held, chunk, count)
         self.end(made, held)
         return made
+
+    def overwrite(self, chunk: str = DAY) -> Open:
+        """A push under an EXCLUSIVE lock that replaces nothing by name."""
+        held = self.lock(chunk, LockType.EXCLUSIVE)
+        made = self.prepare(1, (chunk,), locks=[held])
+        self.end(made, held)
+        return made
+
+    def apply(self, **build: Any) -> None:
+        """Change the table's config."""
+        self.store.apply_config(TableConfig.from_json({**CONFIG, "segmentBuildConfig": build}))
 
     def seen(self) -> list[str]:
         """The rows of a snapshot of everything, sorted; the same as day by day."""
@@ -419,6 +434,141 @@ def test_places_in_versions_that_are_gone_are_forgotten(lab: Lab) -> None:
     lab.compact(lab.append().names)
     assert len(lab.records()[good.names[0]].upgrades) == 2
     assert lab.seen() == lab.appended()
+
+
+# --- overwrites, other modes, deletion --------------------------------------------------------------------------------
+
+
+def test_what_an_overwrite_hides_is_not_carried_above_it_nor_brought_back_beneath(lab: Lab) -> None:
+    """An overwrite names nothing that it replaces: its version hides what is beneath."""
+    old = lab.append(2)
+    over = lab.overwrite()
+    assert lab.seen() == over.names
+    small = lab.append(2)
+    rewrite = lab.compact(small.names)
+    assert visible(lab.table) == {*over.names, *rewrite.names}
+    with pytest.raises(RevertRefusedError) as refused:
+        lab.table.revert(over.entry_id)
+    assert refused.value.rule == "beneath-version" and rewrite.entry_id in str(refused.value)
+    lab.table.revert(rewrite.entry_id)
+    lab.table.revert(over.entry_id)
+    assert lab.seen() == sorted([*old.names, *small.names])
+
+
+def test_an_overwrite_above_another_one_is_rolled_back_by_itself(lab: Lab) -> None:
+    lab.append()
+    lower, upper = lab.overwrite(), lab.overwrite()
+    lab.table.revert(lower.entry_id)
+    assert lab.seen() == upper.names
+
+
+def test_a_segment_that_an_overwrite_of_a_part_of_its_time_has_cut_is_not_carried(lab: Lab) -> None:
+    day, small = lab.append(), lab.append(2)
+    held = lab.lock()
+    rewrite = lab.rewrite(small.names, held)
+    lab.release(held)
+    hour = lab.overwrite(f"{DAY}T07")
+    held = lab.lock()
+    rewrite = lab.rewrite([], held)
+    with pytest.raises(EndRefusedError) as refused:
+        lab.table.end(rewrite.entry_id)
+    assert refused.value.rule == "coarser-segment"
+    assert visible(lab.table) == {*day.names, *small.names, *hour.names}
+
+
+def test_the_mode_of_a_table_may_change_at_any_time(lab: Lab) -> None:
+    """What a push relies on are its locks, and what a segment shows by are its places; the config says neither."""
+    first, waiting = lab.append(2), lab.prepare()
+    rewrite = lab.compact(first.names)
+    lab.apply(segmentLocking=True)
+    with pytest.raises(LockDeniedError, match="APPEND"):
+        lab.append()  # until the appends of the other mode have ended
+    [denied] = [one for one, state in states(lab.table).items() if state == "IN_PROGRESS" and one != waiting.entry_id]
+    lab.table.revert(denied, force=True)
+    lab.table.end(waiting.entry_id)
+    joined = lab.append()
+    assert lab.places()[joined.names[0]][1] == lab.places()[rewrite.names[0]][1]
+    with pytest.raises(RevertRefusedError) as refused:
+        lab.table.revert(rewrite.entry_id)
+    assert refused.value.rule == "version-joined"
+    lab.apply(segmentLocking="concurrent")
+    late = lab.append()
+    again = lab.compact([*joined.names, *late.names])
+    assert visible(lab.table) == {*rewrite.names, *waiting.names, *again.names}
+    lab.table.revert(again.entry_id)
+    assert lab.seen() == lab.appended()
+    lab.settle()
+    assert lab.seen() == lab.appended()
+
+
+def test_an_object_is_kept_while_its_segment_has_a_place_that_counts_and_goes_with_it(lab: Lab) -> None:
+    """One record with several places: deletion has no copies to count, whichever of them comes or goes."""
+    first, good = lab.append(2), lab.append()
+    rewrite = lab.compact(first.names)
+    upper = lab.compact(rewrite.names)
+    late = lab.append()
+    for entry_id, left in ((upper.entry_id, rewrite.names), (rewrite.entry_id, first.names)):
+        lab.table.revert(entry_id)
+        lab.table.cleanup()
+        lab.store.deleter().drain()
+        assert visible(lab.table) == {*left, *good.names, *late.names}
+        report = lab.table.reconcile(grace_ms=0, enqueue=True)
+        assert (report.enqueued, report.missing.count, report.referenced.count) == (0, 0, len(left) + 2)
+    lab.settle()
+    assert visible(lab.table) == {*first.names, *good.names, *late.names} == set(lab.records())
+    last = lab.compact(first.names)
+    expiry = lab.table.start([*good.names, *last.names], identity="expiry").entry_id
+    lab.table.end(expiry, allow_empty=True)
+    lab.settle()
+    assert visible(lab.table) == set(late.names) == set(lab.records())
+    assert lab.table.reconcile(grace_ms=0).listed == 1
+
+
+def test_a_message_about_a_carried_segment_deletes_nothing(lab: Lab) -> None:
+    """Whoever asks for its deletion by mistake: it is registered, in whatever place."""
+    first, good = lab.append(2), lab.append()
+    lab.compact(first.names)
+    with pytest.raises(RefusedError):
+        lab.table.mark_ledgers(good.names)
+    lab.settle()
+    assert good.names[0] in visible(lab.table)
+
+
+def test_a_stage_that_brings_places_of_its_own_is_refused(lab: Lab) -> None:
+    entry_id = lab.table.start().entry_id
+    ticket = lab.table.open_stage(entry_id)
+    [one] = _build(lab.table, ticket, named(lab.table, entry_id, 1), (DAY,))
+    for mine in ({"upgrades": (Upgrade(DAY, "v", 1),)}, {"place": TimelinePlace("v", 1)}):
+        with pytest.raises(InvalidNameError, match="not the build's to say"):
+            lab.table.stage(ticket, [StagedSegment(DAY, msgspec.structs.replace(one.record, **mine))])
+
+
+def test_a_picture_shows_a_carried_segment_in_the_version_in_which_it_is_seen(lab: Lab) -> None:
+    first, good = lab.append(2, (DAY, NEXT_DAY)), lab.append(1, (NEXT_DAY,))
+    rewrite = lab.compact(first.names, MONTH)
+    version = lab.places()[rewrite.names[0]][1]
+    lines = [(one.chunk, one.version, one.state, one.segments) for one in timeline_lines(lab.table.standings())]
+    assert sorted(lines, reverse=True) == [
+        (NEXT_DAY, APPEND_VERSION, SegmentState.OVERSHADOWED, 1),
+        (DAY, APPEND_VERSION, SegmentState.OVERSHADOWED, 1),
+        (MONTH, version, SegmentState.VISIBLE, 2),
+    ]
+    assert "<svg" in as_svg(lab.table.standings())
+    lab.table.revert(rewrite.entry_id)
+    lines = [(one.chunk, one.state, one.segments) for one in timeline_lines(lab.table.standings())]
+    assert lines == [(DAY, SegmentState.VISIBLE, 1), (NEXT_DAY, SegmentState.VISIBLE, 2)]
+    assert good.names[0] in visible(lab.table)
+
+
+@pytest.mark.parametrize(("concurrent", "lock_type"), [(False, LockType.EXCLUSIVE), (True, LockType.REPLACE)])
+def test_a_compaction_takes_the_lock_of_its_table_s_mode(lab: Lab, concurrent: bool, lock_type: LockType) -> None:
+    lab.append(2)
+    segments = lab.table.snapshot().segments
+    wider = choose_lock(whole_group(MONTH, segments, ""), "g", "t", concurrent=concurrent)
+    assert wider.request is not None and wider.request.lock_type is lock_type and wider.whole_chunk
+    own = choose_lock(whole_group(DAY, segments, ""), "g", "t", concurrent=concurrent)
+    assert own.request is not None and not own.whole_chunk
+    assert (own.request.lock_type is LockType.REPLACE) == concurrent == (not own.request.partitions)
 
 
 def test_the_config_takes_concurrent_and_nothing_else() -> None:

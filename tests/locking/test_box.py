@@ -459,6 +459,20 @@ def test_appends_may_allocate_at_the_version_that_is_visible() -> None:
     assert allocated(pure.allocate(ask)).segments == (SegmentKey(days(0, 1), version_of(NOW_MS), 7),)
 
 
+def test_appends_may_allocate_in_a_wider_chunk_of_a_newer_version_and_nobody_else_may() -> None:
+    """A further place of a segment: its lock is on its own chunk, and stays so."""
+    pure = PureBox()
+    newer = version_of(NOW_MS)
+    append = AllocationRequest(lock=wanted("a", kind="APPEND"), key="s", interval=days(0, 31), version=newer)
+    given = allocated(pure.allocate(append))
+    assert (given.interval, given.lock.interval) == (days(0, 31), days(0, 1))
+    for chunk, version in ((days(0, 31), APPEND_VERSION), (days(1, 31), newer)):
+        ask = _under(append, key="o", interval=chunk, version=version)
+        refused("outside-lock", lambda ask=ask: pure.allocate(ask))  # type: ignore[misc]
+    replace = AllocationRequest(lock=wanted("r", 40, 41, "REPLACE"), key="s", interval=days(31, 62))
+    refused("outside-lock", lambda: pure.allocate(replace))
+
+
 def test_locally_counted_ids_are_known_before_they_can_be_published() -> None:
     pure = PureBox()
     lock = granted(pure.acquire(wanted("g", 0, 2, "REPLACE")))
