@@ -58,6 +58,7 @@ def table_config(
     name: str = "t",
     granularity: str = "DAY",
     target_rows: int = 1000,
+    locking: bool | str = True,
     **segments: str,
 ) -> TableConfig:
     """A table whose segments have a place in the timeline."""
@@ -66,7 +67,7 @@ def table_config(
             "tableName": name,
             "segmentsConfig": {"timeColumnName": "at", **segments},
             "segmentBuildConfig": {
-                "segmentLocking": True,
+                "segmentLocking": locking,
                 "timeFormat": "EPOCH_MILLIS",
                 "segmentGranularity": granularity,
                 "targetRowsPerSegment": target_rows,

@@ -183,9 +183,9 @@ def test_half_a_minute_of_appends_and_compactions_while_what_was_replaced_is_del
 class Rounds:
     """Hours that are to become one day, again and again, each time with an append at another moment."""
 
-    def __init__(self, store: SegmentStore, number: int) -> None:
+    def __init__(self, store: SegmentStore, number: int, locking: bool | str = True) -> None:
         self.store = store
-        self.table = versioned_table(store, f"t{number}", granularity="HOUR")
+        self.table = versioned_table(store, f"t{number}", granularity="HOUR", locking=locking)
         for hour in range(3):
             append(self.table, range(hour * ROWS, (hour + 1) * ROWS), JANUARY_1 + hour * HOUR_MS)
         self.rows = list(range(3 * ROWS))
@@ -313,6 +313,71 @@ def test_appends_to_hours_go_on_while_they_become_days(store: SegmentStore, zk_h
 @pytest.mark.slow
 def test_half_a_minute_of_appends_to_hours_while_they_become_days(store: SegmentStore, zk_hosts: str) -> None:
     granularity_storm(store, zk_hosts, 30, days=16)
+
+
+# --- with APPEND and REPLACE locks
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_with_concurrent_locks_an_append_at_any_moment_of_a_change_of_granularity_stops_nobody(
+    store: SegmentStore, zk_hosts: str, when: str
+) -> None:
+    """The compaction is always published, with the append in the day's new version beside it."""
+    for at in range(1, 60):
+        case = Rounds(store, at, locking="concurrent")
+        with HookedSession.connect(session_settings(zk_hosts)) as session:
+            session.hook(at, when, case.late)
+            outcome = case.to_days(on_session(store, session).table(case.table.name))
+        assert outcome is not None and not outcome.error and not outcome.denied
+        assert rows_in(case.table) == (list(range(4 * ROWS)) if case.seen else case.rows)
+        assert not case.seen or case.seen == list(range(4 * ROWS))
+        assert case.versions() == {("2013-01-01", False)}
+        check_nothing_locked(case.table)
+        if not case.seen:
+            assert at > 10
+            return
+        case.table.revert(outcome.entry_id)
+        assert rows_in(case.table) == list(range(4 * ROWS))
+        assert case.versions() == {(f"2013-01-01T0{hour}", True) for hour in range(3)}
+    raise AssertionError("the compaction never ran out of writes")
+
+
+def concurrent_storm(store: SegmentStore, hosts: str, seconds: float, days: int) -> None:
+    """Appends to hours while another process turns days of them into days, with APPEND and REPLACE locks."""
+    warm_up(store)
+    table = versioned_table(store, granularity="HOUR", locking="concurrent")
+    board = Board(2)
+    with Crew(hosts, store) as crew, Crew(hosts, store) as watching:
+        for writer in range(2):
+            crew.start(keep_appending, board, writer, table.name, HOURS[: days * 3], 0.02)
+        crew.start(keep_compacting, board, 0, table.name, {"granularity": "DAY"})
+        watching.start(keep_reading, board, table.name)
+        board.start_compacting.set()
+        took = let_work(crew, seconds, lambda: board.published.value >= 3 and board.late.value > 0)
+        board.stop.set()
+        *appends, compaction = crew.join()
+        board.readers_stop.set()
+        reads = watching.join()
+    report(took, 0.0, appends, [compaction], reads)
+    assert not started_over(compaction.outcomes), "nobody is revoked"
+    assert not any(one.denied for one in compaction.outcomes), "nobody is denied"
+    assert rows_in(table) == expected(board)
+    settle(store, table.name, granularity="HOUR", locking="concurrent")
+    assert rows_in(table) == expected(board)
+    check_nothing_locked(table)
+
+
+def test_with_concurrent_locks_nobody_is_denied_or_revoked_while_hours_become_days(
+    store: SegmentStore, zk_hosts: str
+) -> None:
+    concurrent_storm(store, zk_hosts, 2, days=6)
+
+
+@pytest.mark.slow
+def test_half_a_minute_of_appends_to_hours_while_they_become_days_with_concurrent_locks(
+    store: SegmentStore, zk_hosts: str
+) -> None:
+    concurrent_storm(store, zk_hosts, 30, days=16)
 
 
 # --- with Spark
