@@ -120,11 +120,18 @@ def started_over(outcomes: Sequence[CompactedGroup]) -> list[str]:
 
 
 def storm(
-    store: SegmentStore, hosts: str, *, alone: float, together: float, clean: bool = False, readers: int = 2
+    store: SegmentStore,
+    hosts: str,
+    *,
+    alone: float,
+    together: float,
+    clean: bool = False,
+    readers: int = 2,
+    locking: bool | str = True,
 ) -> Table:
     """Appends, readers, then compactions beside them. Returns the table once all have stopped."""
     warm_up(store)
-    table = versioned_table(store, **({"replacedSegmentsRetentionPeriod": "0s"} if clean else {}))
+    table = versioned_table(store, locking=locking, **({"replacedSegmentsRetentionPeriod": "0s"} if clean else {}))
     board = Board(WRITERS)
     with Crew(hosts, store) as crew:
         for writer in range(WRITERS):
@@ -155,13 +162,16 @@ def storm(
     for worker in range(3):  # what is left over, so that something was surely compacted after the last append
         check_outcomes(compact_once(table, f"last/{worker}"))
     assert rows_in(table) == expected(board)
-    settle(store, table.name)
+    settle(store, table.name, locking=locking)
     assert rows_in(table) == expected(board)
     return table
 
 
-def test_appends_and_compactions_of_the_same_chunks_go_on_side_by_side(store: SegmentStore, zk_hosts: str) -> None:
-    storm(store, zk_hosts, alone=0.5, together=3)
+@pytest.mark.parametrize("locking", [True, "concurrent"])
+def test_appends_and_compactions_of_the_same_chunks_go_on_side_by_side(
+    store: SegmentStore, zk_hosts: str, locking: bool | str
+) -> None:
+    storm(store, zk_hosts, alone=0.5, together=3, locking=locking)
 
 
 @pytest.mark.slow
@@ -170,11 +180,12 @@ def test_one_minute_of_appends_and_compactions_of_the_same_chunks(store: Segment
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("locking", [True, "concurrent"])
 def test_half_a_minute_of_appends_and_compactions_while_what_was_replaced_is_deleted(
-    store: SegmentStore, zk_hosts: str
+    store: SegmentStore, zk_hosts: str, locking: bool | str
 ) -> None:
     """Readers read every file, and none is deleted under their lease."""
-    storm(store, zk_hosts, alone=5, together=30, clean=True)
+    storm(store, zk_hosts, alone=5, together=30, clean=True, locking=locking)
 
 
 # --- another granularity
