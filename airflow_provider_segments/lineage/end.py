@@ -15,8 +15,9 @@ from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_to_names, describe, find
 from airflow_provider_segments.lineage.staged import Staged, sort_out
-from airflow_provider_segments.lineage.upgrade import Push, settle_places
+from airflow_provider_segments.lineage.upgrade import Push, is_append, settle_places
 from airflow_provider_segments.lineage.versions import check_covers, check_joined, check_not_gone_back, founded_by
+from airflow_provider_segments.locking import APPEND_VERSION
 from airflow_provider_segments.locking.box import Box
 from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, LineageEntry
@@ -223,12 +224,14 @@ def _checked_places(context: Context, stored: StoredLineage, entry: LineageEntry
     """See to the timeline as it will be after the switch; returns the checks that the push still holds its locks."""
     guard = prepared.guard
     box = context.locks.read() if guard.guard.placed else Box()
-    if prepared.joined:
-        check_joined(context, stored, entry.entry_id, prepared.joined, box.counters)
+    push = Push(entry, guard, prepared.shards)
+    followed = {APPEND_VERSION} if is_append(push, box) else set()
+    if joined := {one for one in prepared.joined if one[1] not in followed}:
+        check_joined(context, stored, entry.entry_id, joined, box.counters)
     fence = context.fence(guard.guard)  # before what follows from a lost lock is told
     check_not_gone_back(context, stored, entry, guard.guard)
     with _unless_broken(context, entry.entry_id):
-        carries = settle_places(context, stored, Push(entry, guard, prepared.shards), box)
+        carries = settle_places(context, stored, push, box)
     if not carries:
         check_covers(context, entry, guard.guard)
     return fence

@@ -150,7 +150,8 @@ class _Placer:
         concurrent = bool(counts) and self.context.config().concurrent_locks
         look = self._lowest if concurrent else self._targets
         targets = {chunk: _Target(chunk, APPEND_VERSION) for chunk in counts}
-        if not self._are_alone(targets):
+        looked = not self._are_alone(targets)
+        if looked:
             targets = look(counts)
         asked: set[str] = set()
         needed: set[str] = set()
@@ -158,7 +159,10 @@ class _Placer:
             for _ in range(_LOOKS if counts else 0):
                 given = self._taken(counts, targets, concurrent=concurrent)
                 asked.update(one.ids.lock.lock_id for one in given.values())
-                now = targets if self._were_alone(given) else look(counts)
+                # Where appends have a place in each version the end sees to those that are published from now on.
+                enough = (concurrent and looked) or self._were_alone(given)
+                now = targets if enough else look(counts)
+                looked = True
                 if all(now[chunk].covers(one) for chunk, one in given.items()):
                     needed.update(one.ids.lock.lock_id for one in given.values())
                     return given

@@ -37,6 +37,7 @@ from airflow_provider_segments.lineage.places import Known, Versions, registered
 from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import hidden_names
 from airflow_provider_segments.lineage.rules import describe
+from airflow_provider_segments.lineage.versions import check_granularity
 from airflow_provider_segments.locking import (
     APPEND_VERSION,
     Allocated,
@@ -77,8 +78,8 @@ def settle_places(context: Context, stored: StoredLineage, push: Push, box: Box)
     """Give every segment the places that it needs once ``push`` is switched on over ``stored``. Says whether the push
     carries what it does not replace: then it hides nothing else.
 
-    Raises :class:`EndRefusedError` (``coarser-segment``, ``finer-granularity``), :class:`LockRevokedError`,
-    :class:`LockLostError`, :class:`CommitConflictError` and :class:`RecordTooLargeError`.
+    Raises :class:`EndRefusedError` (``coarser-segment``, ``finer-granularity``, ``granularity-differs``),
+    :class:`LockRevokedError`, :class:`LockLostError`, :class:`CommitConflictError` and :class:`RecordTooLargeError`.
     """
     replacing = _held(box, push, LockType.REPLACE)
     if replacing:
@@ -86,6 +87,11 @@ def settle_places(context: Context, stored: StoredLineage, push: Push, box: Box)
     if appending := _held(box, push, LockType.APPEND):
         _Following(context, stored, push).run(box, appending)
     return bool(replacing)
+
+
+def is_append(push: Push, box: Box) -> bool:
+    """Whether the push appends under APPEND locks, so that :func:`settle_places` sees to what it appended."""
+    return bool(_held(box, push, LockType.APPEND))
 
 
 def replaced_for_good(lineage: Lineage, entry: LineageEntry) -> set[str]:
@@ -290,12 +296,14 @@ class _Following(_Bringing):
 
     def _newer(self, chunk: str) -> list[_There]:
         """The versions that segments of the chunk need a place in. Raises :class:`EndRefusedError`
-        (``finer-granularity``)."""
+        (``finer-granularity``, ``granularity-differs``)."""
         interval = parse_chunk(chunk)
         found: dict[_Target, _There] = {}
         known = registered(self.context, self.stored, interval)
-        for one in known:
-            if not one.settled or one.place.version == APPEND_VERSION:
+        settled = [one for one in known if one.settled]
+        check_granularity(self.context, self.entry_id, (interval, APPEND_VERSION), settled)
+        for one in settled:
+            if one.place.version == APPEND_VERSION:
                 continue
             if not one.interval.contains(interval):
                 raise self.refused(

@@ -41,17 +41,8 @@ def check_joined(
     if all(version == APPEND_VERSION and alone(counters, interval, version) for interval, version in own):
         return
     others = _settled(context, stored, entry_id, own)
-    for interval, version in own:
-        for one in others:
-            if one.place.version == version and one.interval != interval and one.interval.overlaps(interval):
-                raise EndRefusedError(
-                    "granularity-differs",
-                    f"end refused: segments of {one.chunk}, which overlaps {interval} of the same version, "
-                    "were published meanwhile",
-                    table=context.table,
-                    entry_id=entry_id,
-                    hint="Run the build again.",
-                )
+    for one in own:
+        check_granularity(context, entry_id, one, others)
     joined = {one for one in own if one[1] != APPEND_VERSION}
     if gone := joined - {one.version for one in others}:
         interval, version = min(gone)
@@ -62,6 +53,22 @@ def check_joined(
             entry_id=entry_id,
             hint="Run the build again.",
         )
+
+
+def check_granularity(context: Context, entry_id: str, own: Version, others: Iterable[Known]) -> None:
+    """None of ``others`` is of another time chunk of the version ``own`` that overlaps its. Raises
+    :class:`EndRefusedError` (``granularity-differs``)."""
+    interval, version = own
+    for one in others:
+        if one.place.version == version and one.interval != interval and one.interval.overlaps(interval):
+            raise EndRefusedError(
+                "granularity-differs",
+                f"end refused: segments of {one.chunk}, which overlaps {interval} of the same version, "
+                "were published meanwhile",
+                table=context.table,
+                entry_id=entry_id,
+                hint="Run the build again.",
+            )
 
 
 def check_not_joined(context: Context, stored: StoredLineage, entry_id: str, guard: Guard) -> None:

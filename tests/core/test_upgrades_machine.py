@@ -90,7 +90,7 @@ class UpgradesMachine(RuleBasedStateMachine):
         if not inside:
             return
         chosen = data.draw(st.lists(st.sampled_from(inside), min_size=1, unique=True))
-        held = {name for push in self.open() for name in push.replaced}
+        held = {name for push in self.live() for name in push.replaced}  # readers may have gone back to them
         pushes: list[Push] = []
         expected = {"lock-denied"} | ({"from-replaced"} if held & set(chosen) else set())
         if self.refused(lambda: pushes.append(self.start_rewrite(chunk, chosen)), expected):
@@ -129,7 +129,7 @@ class UpgradesMachine(RuleBasedStateMachine):
         return data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)) if names else []
 
     def started(self, kind: str, names: Collection[str]) -> Push | None:
-        if not names or any(push.replaced & set(names) for push in self.open()):
+        if not names or any(push.replaced & set(names) for push in self.live()):
             return None
         return self.world.start(kind, names)
 
@@ -144,6 +144,8 @@ class UpgradesMachine(RuleBasedStateMachine):
             expected = expected | {"coarser-segment"}
         if push.replaced & self.world.lost:
             expected = expected | {"from-gone"}
+        if self.losses:
+            expected = expected | {"from-not-seen"}
         if not self.refused(lambda: self.world.end(push), expected):
             self.done[push.kind] = self.done.get(push.kind, 0) + 1
 
@@ -184,6 +186,9 @@ class UpgradesMachine(RuleBasedStateMachine):
 
     def open(self) -> list[Push]:
         return [push for push in self.world.pushes.values() if push.state == "IN_PROGRESS" and not push.dropped]
+
+    def live(self) -> list[Push]:
+        return [push for push in self.world.pushes.values() if push.state != "REVERTED" and not push.dropped]
 
     def refused(self, act: Callable[[], object], expected: Collection[str]) -> str:
         """The rule that refused, which must be among the expected; empty when it was done."""
