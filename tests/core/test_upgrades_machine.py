@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from airflow_provider_segments.exceptions import LockDeniedError, LockLostError, RefusedError
 from airflow_provider_segments.lineage.guard import Rewrite
@@ -34,6 +33,7 @@ from tests.core.versioned_model import (
     split,
     versioned_config,
 )
+from tests.support.machines import run_machine
 from tests.support.tables import QUICK, HandClock
 
 CLUSTERS = itertools.count()
@@ -229,16 +229,7 @@ def at_least(store: SegmentStore, steps: int, *, losses: bool = False) -> dict[s
     done: dict[str, int] = {}
     before = next(STEPS)
     while next(STEPS) - before < steps:
-        run_state_machine_as_test(
-            lambda: UpgradesMachine(store, done, losses=losses),
-            settings=settings(
-                max_examples=10,
-                stateful_step_count=50,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                print_blob=True,
-            ),
-        )
+        run_machine(lambda: UpgradesMachine(store, done, losses=losses), 10, 50)
     print(done)
     return done
 
