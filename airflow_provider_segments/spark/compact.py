@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,8 @@ from airflow_provider_segments.model.interval import Granularity, Interval, pars
 from airflow_provider_segments.model.period import parse_period
 from airflow_provider_segments.spark import application
 from airflow_provider_segments.spark.build import build_segments
-from airflow_provider_segments.spark.merging import Merged, MergeInput, MergeJob, MergeMismatchError, merge
+from airflow_provider_segments.spark.merge_queue import MergeQueue, merge_queue
+from airflow_provider_segments.spark.merging import Merged, MergeInput, MergeJob, MergeMismatchError
 from airflow_provider_segments.spark.read import read_files, schema_of
 from airflow_provider_segments.spark.writing import WriteJob
 from airflow_provider_segments.store import Table
@@ -45,6 +47,8 @@ MEMORY_BYTES = 1 << 30
 """Decoded bytes of one group that a Python worker takes on, by default. Sorting needs about three times as much."""
 
 STAGER = "compact"
+
+_AHEAD = 4  # groups that wait for a core, so that several go to Spark in one job
 _LOG = logging.getLogger(__name__)
 
 
@@ -122,13 +126,15 @@ def compact_table(
     settings = settings or CompactionSettings.of(config)
     _check_columns(config, settings)
     with table.snapshot(start, end, owner=f"compaction {identity}"[:200]) as taken:
-        others = in_the_way(table.locks.locks(), identity, table.store.clock.now_ms())
+        locks = table.locks.locks()
+        others = in_the_way(locks, identity, table.store.clock.now_ms())
         plan = make_plan(taken.segments, settings, locked=[*locked, *others])
         report = CompactionReport(table.name, dry_run, [_planned(group) for group in plan.groups], plan.skipped)
         if dry_run or not plan.groups:
             return report
-        run = _Run(spark, table, replace_config(config, settings), settings, identity, memory_bytes)
-        with ThreadPoolExecutor(max(1, min(len(plan.groups), spark.sparkContext.defaultParallelism))) as pool:
+        with merge_queue(spark.sparkContext) as merges, ThreadPoolExecutor(_threads(spark, len(plan.groups))) as pool:
+            held = frozenset(task for lock in locks if lock.group == identity for task in lock.tasks)
+            run = _Run(spark, table, replace_config(config, settings), settings, identity, memory_bytes, merges, held)
             for group, outcome in zip(plan.groups, report.groups, strict=True):
                 pool.submit(run.compact, group, outcome, progress)
     denied = [group for group in report.groups if group.denied]
@@ -150,12 +156,18 @@ def replace_config(config: TableConfig, settings: CompactionSettings) -> TableCo
 
 @dataclass(frozen=True, slots=True)
 class _Run:
+    """What all groups share. ``held`` are the tasks that held locks when the run began. Groups write the table's
+    metadata in ``turn``: two at once would only refuse each other's compare-and-set, and begin again."""
+
     spark: SparkSession
     table: Table
     config: TableConfig
     settings: CompactionSettings
     identity: str
     memory_bytes: int
+    merges: MergeQueue
+    held: frozenset[str] = frozenset()
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
     def compact(
         self, group: CompactionGroup, outcome: CompactedGroup, progress: Callable[[CompactedGroup], None] | None
@@ -184,8 +196,10 @@ class _Run:
         if choice.request is None:
             self._publish(group, outcome, (), None)
             return
-        self._leave(task)  # what an earlier attempt held, which may have been taken since
-        lock = granted_lock(self.table.name, box.acquire(choice.request))
+        if task in self.held:
+            self._leave(task)  # what an earlier attempt held, which may have been taken since
+        with self.turn:
+            lock = granted_lock(self.table.name, box.acquire(choice.request))
         try:
             with keep_leases(box, lock.group, task, LEASE_MS, [lock.lock_id]):
                 if choice.whole_chunk:
@@ -200,7 +214,8 @@ class _Run:
             self._leave(task)
 
     def _leave(self, task: str) -> None:
-        self.table.locks.release(self.identity, task)
+        with self.turn:
+            self.table.locks.release(self.identity, task)
 
     def _whole(self, group: CompactionGroup) -> CompactionGroup:
         """All that is visible in the time chunk now that it is locked: the new version hides whatever is there. The
@@ -218,21 +233,24 @@ class _Run:
         self, group: CompactionGroup, outcome: CompactedGroup, locks: Sequence[HeldLock], rewrite: Rewrite | None
     ) -> None:
         names = [segment.name for segment in group.segments]
-        started = self._start(group, names, locks, rewrite)
-        outcome.entry_id = started.entry_id
-        ticket = self.table.open_stage(started.entry_id, STAGER)
+        with self.turn:
+            started = self._start(group, names, locks, rewrite)
+            outcome.entry_id = started.entry_id
+            ticket = self.table.open_stage(started.entry_id, STAGER)
         merged = self._merge(group, ticket)
         if merged.too_large:
             _LOG.info("table %r, chunk %s: left to Spark: %s", self.table.name, group.chunk, merged.too_large)
             outcome.how = "spark"
             self._build(group, started.entry_id)
         else:
-            self.table.stage(ticket, merged.segments)
+            with self.turn:
+                self.table.stage(ticket, merged.segments)
         staged = self.table.staged(started.entry_id)
         if not (self.settings.deduplicate or self.settings.rollup) and staged.rows != group.rows:
             raise MergeMismatchError(f"{group.rows} rows went in, {staged.rows} came out; nothing is published")
         outcome.outputs, outcome.rows_after, outcome.bytes_after = len(staged), staged.rows, staged.bytes
-        self.table.end(started.entry_id)
+        with self.turn:
+            self.table.end(started.entry_id)
 
     def _start(
         self, group: CompactionGroup, names: Sequence[str], locks: Sequence[HeldLock], rewrite: Rewrite | None
@@ -255,17 +273,7 @@ class _Run:
             _LOG.warning("entry %s could not be reverted: %s", outcome.entry_id, error)
 
     def _merge(self, group: CompactionGroup, ticket: StageTicket) -> Merged:
-        job = self._job(group, ticket)
-        context = self.spark.sparkContext
-
-        def run(_: int) -> Merged:
-            from pyspark import TaskContext
-
-            here = TaskContext.get()
-            assert here is not None
-            return merge(job, here.taskAttemptId())
-
-        return context.parallelize([0], 1).map(run).collect()[0]
+        return self.merges.merge(self._job(group, ticket))
 
     def _job(self, group: CompactionGroup, ticket: StageTicket) -> MergeJob:
         first = [name for name in self.config.sort_columns[:1] if name != self.config.time_column]
@@ -322,6 +330,12 @@ class _Run:
             config=self.config,
             fingerprint=self.settings.fingerprint,
         )
+
+
+def _threads(spark: SparkSession, groups: int) -> int:
+    """Groups at work at once: as many as Spark has cores, as many again that are announced meanwhile or are published,
+    and a few more. No others hold locks."""
+    return max(1, min(groups, 2 * spark.sparkContext.defaultParallelism + _AHEAD))
 
 
 def _planned(group: CompactionGroup) -> CompactedGroup:

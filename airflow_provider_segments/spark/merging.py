@@ -1,8 +1,8 @@
 """The executor's half of a compaction: the segments of one group become new, larger (or smaller) ones.
 
 Everything happens in one Python worker, with Arrow: the inputs are small and sorted already, so a shuffle through the
-JVM would cost several times the work itself. Before anything is read, the footers say how much memory it takes; a group
-that is too large for a worker is left to Spark's own sort (:mod:`.compact`).
+JVM would cost several times the work itself. Before a file is decoded, its footer says how much memory it takes; a
+group that is too large for a worker is left to Spark's own sort (:mod:`.compact`).
 
 Nothing is lost on the way: what was written is read back, and its rows are counted and hashed, each row as a whole and
 in no order, and compared with what was to be written.
@@ -10,9 +10,14 @@ in no order, and compared with what was to be written.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import json
+import os
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -31,8 +36,10 @@ from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY, TaskWriter
 from airflow_provider_segments.storage.base import ObjectStore
 
 _WRITERS = 2  # threads that sort out, compress and upload outputs
-_READERS = 8  # threads that fetch inputs: an object store takes its time for each
+_READERS = 8  # threads that fetch inputs from a store that takes its time for each
+_AT_ONCE_S = 0.005  # a store that has a file in less needs no more threads than can decode
 _DECODERS = 2  # threads that decode inputs; more of them wait for Python's lock
+_MOST_VALUES = 4096  # of a text column that stays a dictionary from input to output
 _WHOLE_BYTES = 1 << 20
 _PATTERN = set("*?[]{}")  # of a path that DuckDB would take for several
 _PER_MS = {"s": 1 / 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
@@ -81,16 +88,14 @@ class Merged:
 def merge(job: MergeJob, task_attempt: int) -> Merged:
     """Read the inputs, sort, write, check. Raises :class:`MergeMismatchError`, :class:`SourceDataError`, and storage
     errors."""
-    files = _all_opened(job)
-    if not files:
+    parts = _Inputs(job).read()
+    if not parts:
         return Merged(too_large=f"too many bytes decoded: a worker may hold {job.memory_bytes:,}")
-    schema, footer = _schema(files), files[-1].schema_arrow.metadata
-    with ThreadPoolExecutor(_DECODERS) as decoders:
-        parts = list(decoders.map(lambda file: _read(file, schema), files))
-    del files
-    data = pyarrow.concat_tables(parts)
-    del parts
-    write = replace(job.write, columns=tuple(schema.names), spark_schema=spark_schema_of(schema, footer))
+    footer = parts[-1].schema.metadata
+    data = _one_table(parts)
+    parts.clear()
+    plain = _plain_schema(data.schema)
+    write = replace(job.write, columns=tuple(plain.names), spark_schema=spark_schema_of(plain, footer))
     job = replace(job, write=write)
     rows_in = data.num_rows
     times = None
@@ -125,10 +130,7 @@ def arrow_times(column: pyarrow.ChunkedArray, time_format: str) -> pyarrow.Chunk
 
 def fingerprint_of(data: pyarrow.Table) -> tuple[int, int]:
     """Rows and a sum of row hashes: equal for the same rows in any order, and for no other rows but by chance."""
-    import duckdb
-
-    with duckdb.connect() as database:
-        database.execute("SET preserve_insertion_order = false")
+    with _database(os.getpid()).cursor() as database:
         names = [f"c{number}" for number in range(data.num_columns)]
         database.register("data", data.rename_columns(names))
         return _fingerprint(database, "data", names)
@@ -140,19 +142,28 @@ def file_fingerprint(path: Path) -> tuple[int, int]:
     DuckDB reads and hashes them a piece at a time, where its types for the file's columns are those it has for
     Arrow's: so the file is read by other code than has written it. Arrow reads the others.
     """
-    import duckdb
-
     schema = pyarrow.parquet.read_schema(path)
     if not all(_is_plain(kind) for kind in schema.types) or _PATTERN & set(str(path)):
         read = pyarrow.parquet.read_table(path, partitioning=None)
         return fingerprint_of(in_utc(read.replace_schema_metadata(None)))
-    with duckdb.connect() as database:
-        database.execute("SET preserve_insertion_order = false")
+    with _database(os.getpid()).cursor() as database:
         names = [f"c{number}" for number in range(len(schema))]
         name = str(path).replace("'", "''")
         return _fingerprint(
             database, f"read_parquet('{name}', hive_partitioning = false) AS data({', '.join(names)})", names
         )
+
+
+@functools.lru_cache(maxsize=1)
+def _database(_: int) -> Any:
+    """This process's DuckDB, which holds no data: opening one costs as much as hashing half a million rows. A query
+    runs in the thread that asks."""
+    import duckdb
+
+    database = duckdb.connect(config={"threads": 1, "preserve_insertion_order": False})
+    with contextlib.suppress(duckdb.CatalogException):  # before 1.3 it kept no files
+        database.execute("SET enable_external_file_cache = false")  # what is checked is what is in the file
+    return database
 
 
 def _fingerprint(database: Any, rows: str, names: Sequence[str]) -> tuple[int, int]:
@@ -173,32 +184,73 @@ def _is_plain(kind: pyarrow.DataType) -> bool:
     )
 
 
-def _all_opened(job: MergeJob) -> list[pyarrow.parquet.ParquetFile]:
-    """All inputs, their footers read; none as soon as it is clear that together they are too large."""
-    files: list[pyarrow.parquet.ParquetFile] = []
-    size = 0
-    with ThreadPoolExecutor(_READERS) as readers:
-        for file in readers.map(lambda one: _opened(job, one), job.inputs):
-            files.append(file)
-            size += _decoded_bytes(file)
-            if size > job.memory_bytes:
-                readers.shutdown(cancel_futures=True)
-                return []
-    return files
+class _Inputs:
+    """Fetches and decodes all inputs, each in one go, so that its bytes are let go before the next ones come."""
+
+    def __init__(self, job: MergeJob) -> None:
+        self._job = job
+        self._decoding = threading.Semaphore(_DECODERS)
+        self._lock = threading.Lock()
+        self._size = 0
+        self._dictionaries: list[str] = []
+
+    def read(self) -> list[pyarrow.Table]:
+        """The rows of each input; nothing as soon as it is clear that together they are too large."""
+        began = time.perf_counter()
+        first = self._opened(self._job.inputs[0])
+        threads = _DECODERS if time.perf_counter() - began < _AT_ONCE_S else _READERS
+        with first:
+            self._dictionaries = _dictionaries(self._job, first)
+        with ThreadPoolExecutor(threads) as readers:
+            found = list(readers.map(self._read, self._job.inputs))
+        return [one for one in found if one is not None] if self._size <= self._job.memory_bytes else []
+
+    def _read(self, one: MergeInput) -> pyarrow.Table | None:
+        if self._size > self._job.memory_bytes:
+            return None
+        with self._opened(one) as file:
+            with self._lock:
+                self._size += _decoded_bytes(file)
+            if self._size > self._job.memory_bytes:
+                return None
+            with self._decoding:
+                return file.read(use_threads=False)
+
+    def _opened(self, one: MergeInput) -> pyarrow.parquet.ParquetFile:
+        """A small file is read whole: that is one request, and less work than ranges of it."""
+        store = self._job.tiered if one.tiered else self._job.write.storage
+        if store is None:
+            raise SourceDataError(f"{one.key} is in tiered storage, which this job was not given")
+        raw = store.open(one.key)
+        size = raw.seek(0, io.SEEK_END)
+        raw.seek(0)
+        if size > _WHOLE_BYTES:
+            return self._parquet(pyarrow.PythonFile(raw, mode="r"), pre_buffer=True)
+        with raw:
+            return self._parquet(pyarrow.BufferReader(raw.read()))
+
+    def _parquet(self, source: Any, **how: Any) -> pyarrow.parquet.ParquetFile:
+        try:
+            return pyarrow.parquet.ParquetFile(source, read_dictionary=self._dictionaries, **how)
+        except KeyError:  # it lacks one of the columns
+            source.seek(0)
+            return pyarrow.parquet.ParquetFile(source, **how)
 
 
-def _opened(job: MergeJob, one: MergeInput) -> pyarrow.parquet.ParquetFile:
-    """A small file is read whole: that is one request, and less work than ranges of it."""
-    store = job.tiered if one.tiered else job.write.storage
-    if store is None:
-        raise SourceDataError(f"{one.key} is in tiered storage, which this job was not given")
-    raw = store.open(one.key)
-    size = raw.seek(0, io.SEEK_END)
-    raw.seek(0)
-    if size > _WHOLE_BYTES:
-        return pyarrow.parquet.ParquetFile(pyarrow.PythonFile(raw, mode="r"), pre_buffer=True)
-    with raw:
-        return pyarrow.parquet.ParquetFile(pyarrow.BufferReader(raw.read()))
+def _dictionaries(job: MergeJob, file: pyarrow.parquet.ParquetFile) -> list[str]:
+    """Text columns that need not be decoded: nothing looks at their values, and the file has them as dictionaries.
+    Only where Parquet's own types say all there is to say: such a file is written without Arrow's schema."""
+    if job.deduplicate or job.rollup or not file.metadata.num_row_groups:
+        return []
+    schema, group = file.schema_arrow, file.metadata.row_group(0)
+    if not all(_is_plain(kind) for kind in schema.types):
+        return []
+    looked_at = {job.time_column, *job.write.sort_columns, *job.write.statistics_columns}
+    return [
+        one.name
+        for at, one in enumerate(schema)
+        if one.type == pyarrow.string() and one.name not in looked_at and group.column(at).has_dictionary_page
+    ]
 
 
 def _decoded_bytes(file: pyarrow.parquet.ParquetFile) -> int:
@@ -206,9 +258,39 @@ def _decoded_bytes(file: pyarrow.parquet.ParquetFile) -> int:
     return sum(footer.row_group(at).total_byte_size for at in range(footer.num_row_groups))
 
 
-def _schema(files: Sequence[pyarrow.parquet.ParquetFile]) -> pyarrow.Schema:
-    """The columns of all inputs, as the newest has them; one that a file lacks is null in its rows."""
-    schemas = [file.schema_arrow.remove_metadata() for file in reversed(files)]
+def _one_table(parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
+    """All rows, as :func:`_schema` has them. Text stays a dictionary where all parts have it so, with few values."""
+    parts = [part.replace_schema_metadata(None) for part in parts]
+    if all(part.schema.equals(parts[0].schema) for part in parts):
+        joined = pyarrow.concat_tables(parts).unify_dictionaries()
+        few = {one.name: one.type for one in joined.schema if _is_dictionary(one.type) and _is_small(joined[one.name])}
+        plain = [one.with_type(few.get(one.name, one.type)) for one in _schema([_plain_schema(joined.schema)])]
+        return _as(joined, pyarrow.schema(plain))
+    parts = [_as(part, _plain_schema(part.schema)) for part in parts]
+    schema = _schema([part.schema for part in reversed(parts)])
+    return pyarrow.concat_tables([_with_schema(part, schema) for part in parts])
+
+
+def _is_dictionary(kind: pyarrow.DataType) -> bool:
+    return bool(pyarrow.types.is_dictionary(kind))
+
+
+def _is_small(column: pyarrow.ChunkedArray) -> bool:
+    """Whether the one dictionary of all chunks is small: a writer puts all of it into every row group."""
+    return not column.num_chunks or len(column.chunk(0).dictionary) <= _MOST_VALUES
+
+
+def _plain_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
+    """``schema`` with the values' types for dictionaries."""
+    return pyarrow.schema([one.with_type(one.type.value_type) if _is_dictionary(one.type) else one for one in schema])
+
+
+def _as(data: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
+    return data if data.schema.equals(schema) else data.cast(schema)
+
+
+def _schema(schemas: Sequence[pyarrow.Schema]) -> pyarrow.Schema:
+    """The columns of all inputs, as the first of ``schemas`` has them; one that a file lacks is null in its rows."""
     if all(schema.equals(schemas[0]) for schema in schemas):
         return in_utc_schema(schemas[0])
     schemas = [in_utc_schema(schema) for schema in schemas]
@@ -225,9 +307,7 @@ def in_utc_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
     return in_utc(schema.empty_table()).schema
 
 
-def _read(file: pyarrow.parquet.ParquetFile, schema: pyarrow.Schema) -> pyarrow.Table:
-    with file:
-        found = file.read(use_threads=False).replace_schema_metadata(None)
+def _with_schema(found: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
     if found.schema.equals(schema):
         return found
     found = in_utc(found)

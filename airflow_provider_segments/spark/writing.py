@@ -245,6 +245,7 @@ class TaskWriter:
             write_page_index=True,
             use_dictionary=dictionaries,
             column_encoding=encodings or None,
+            store_schema=not any(pyarrow.types.is_dictionary(kind) for kind in schema.types),
         ) as writer:
             for at in range(0, len(rows), ROW_GROUP_ROWS):
                 taken = pyarrow.array(rows[at : at + ROW_GROUP_ROWS])
@@ -269,6 +270,9 @@ def encodings_of(
     for one, column in zip(schema, columns, strict=True):
         if pyarrow.types.is_nested(one.type):
             dictionaries += _leaves(one)
+            continue
+        if pyarrow.types.is_dictionary(one.type):
+            dictionaries.append(one.name)
             continue
         distinct = pyarrow.compute.count_distinct(column.take(sample)).as_py() if _is_countable(one.type) else 0
         if distinct <= len(sample) * (_REPEATED if pyarrow.types.is_primitive(one.type) else _REPEATED_TEXT):

@@ -217,3 +217,46 @@ def test_a_file_has_the_fingerprint_of_its_rows_whatever_their_types(tmp_path: P
         assert merging.file_fingerprint(path) == merging.fingerprint_of(data)
         changed = data.set_column(0, "n0", pyarrow.array([2, None, 100], pyarrow.int8()))
         assert merging.file_fingerprint(path) != merging.fingerprint_of(changed)
+
+
+def test_text_of_few_values_stays_a_dictionary_and_the_file_says_what_it_would_otherwise(tmp_path: Path) -> None:
+    """Whatever order each file has its values in, with nulls, and also where a file lacks the column."""
+    first = pyarrow.table({"at": [at(2), at(1)], "kind": ["b", None], "n": pyarrow.array([1, 2], pyarrow.int8())})
+    second = pyarrow.table({"at": [at(4), at(3)], "kind": ["a", "b"], "n": pyarrow.array([3, 4], pyarrow.int8())})
+    job = make_job(tmp_path, first, second)
+    parts = merging._Inputs(job).read()
+    assert pyarrow.types.is_dictionary(merging._one_table(parts).schema.field("kind").type)
+    merged = merge(job, 1)
+    assert [row["kind"] for row in rows_of(job, merged)] == [None, "b", "b", "a"]
+    with job.write.storage.open(f"t/out/{merged.segments[0].record.file}") as file:
+        assert pyarrow.parquet.read_schema(file).remove_metadata().equals(first.schema)
+    (tmp_path / "other").mkdir()
+    job = make_job(tmp_path / "other", first, second.drop_columns(["kind"]))
+    assert [row["kind"] for row in rows_of(job, merge(job, 1))] == [None, "b", None, None]
+
+
+def test_text_of_many_values_or_that_is_looked_at_is_no_dictionary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = pyarrow.table({"at": [at(1), at(2)], "kind": ["b", "a"]})
+
+    def kind(name: str, **changes: Any) -> pyarrow.DataType:
+        (tmp_path / name).mkdir()
+        job = make_job(tmp_path / name, data, **changes)
+        found = merging._one_table(merging._Inputs(job).read()).schema.field("kind").type
+        assert [row["kind"] for row in rows_of(job, merge(job, 1))] == (
+            ["a", "b"] if changes.get("sort_columns") else ["b", "a"]
+        )
+        return found
+
+    assert kind("sorted", sort_columns=("kind",)) == pyarrow.string()
+    assert kind("described", statistics_columns=("kind",)) == pyarrow.string()
+    assert kind("deduplicated", deduplicate=("kind",)) == pyarrow.string()
+    monkeypatch.setattr(merging, "_MOST_VALUES", 1)
+    assert kind("many") == pyarrow.string()
+
+
+def test_what_turns_out_too_large_on_the_way_is_left_to_spark(tmp_path: Path) -> None:
+    tables = [pyarrow.table({"at": [at(1)], "v": ["x" * 10_000]}) for _ in range(20)]
+    merged = merge(make_job(tmp_path, *tables, memory_bytes=60_000), 1)
+    assert "a worker may hold 60,000" in merged.too_large and not merged.segments
