@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -29,7 +29,7 @@ from airflow_provider_segments.exceptions import InvalidConfigError, LockDeniedE
 from airflow_provider_segments.lineage.guard import Rewrite
 from airflow_provider_segments.lineage.stage import StageTicket
 from airflow_provider_segments.lineage.start import StartedEntry
-from airflow_provider_segments.locking import granted_lock
+from airflow_provider_segments.locking import Lock, granted_lock
 from airflow_provider_segments.locking.renewal import keep_leases
 from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.identity import HeldLock
@@ -133,7 +133,7 @@ def compact_table(
         if dry_run or not plan.groups:
             return report
         with merge_queue(spark.sparkContext) as merges, ThreadPoolExecutor(_threads(spark, len(plan.groups))) as pool:
-            held = frozenset(task for lock in locks if lock.group == identity for task in lock.tasks)
+            held = held_by(locks, identity)
             run = _Run(spark, table, replace_config(config, settings), settings, identity, memory_bytes, merges, held)
             for group, outcome in zip(plan.groups, report.groups, strict=True):
                 pool.submit(run.compact, group, outcome, progress)
@@ -141,6 +141,11 @@ def compact_table(
     report.groups = [group for group in report.groups if not group.denied]
     report.skipped += tuple(SkippedChunk(group.chunk, group.inputs, "locked meanwhile") for group in denied)
     return report
+
+
+def held_by(locks: Iterable[Lock], identity: str) -> frozenset[str]:
+    """The tasks of the work ``identity`` that hold locks: an earlier attempt of it left them."""
+    return frozenset(task for lock in locks if lock.group == identity for task in lock.tasks)
 
 
 def replace_config(config: TableConfig, settings: CompactionSettings) -> TableConfig:

@@ -154,10 +154,10 @@ def file_fingerprint(path: Path) -> tuple[int, int]:
         )
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def _database(_: int) -> Any:
     """This process's DuckDB, which holds no data: opening one costs as much as hashing half a million rows. A query
-    runs in the thread that asks."""
+    runs in the thread that asks. A forked process has its own, and never closes its parent's: that would hang."""
     import duckdb
 
     database = duckdb.connect(config={"threads": 1, "preserve_insertion_order": False})

@@ -181,7 +181,8 @@ class TaskWriter:
             [field.with_type(column.type) for field, column in zip(data.schema, columns, strict=True)]
         )
         del data
-        cuts = [order[first:end] for first, end in _cuts(starts[order], self.job.target_rows)]
+        ordered = starts if len(starts) and starts.min() == starts.max() else starts[order]
+        cuts = [order[first:end] for first, end in _cuts(ordered, self.job.target_rows)]
         named = [(self._next_name(int(starts[rows[0]])), rows) for rows in cuts]
 
         def write(one: tuple[tuple[str, str], Any]) -> _Written:

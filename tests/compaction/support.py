@@ -132,9 +132,11 @@ def compact_once(
     config = table.config()
     settings = settings or CompactionSettings.of(config)
     with table.snapshot(owner=identity) as taken:
-        others = in_the_way(table.locks.locks(), identity, table.store.clock.now_ms())
+        locks = table.locks.locks()
+        others = in_the_way(locks, identity, table.store.clock.now_ms())
         plan = make_plan(taken.segments, settings, locked=others)
-        at_work = run(None, table, compact.replace_config(config, settings), settings, identity, 1 << 30)  # type: ignore[arg-type]
+        wanted, held = compact.replace_config(config, settings), compact.held_by(locks, identity)
+        at_work = run(None, table, wanted, settings, identity, 1 << 30, None, held)  # type: ignore[arg-type]
         outcomes = [compact._planned(group) for group in plan.groups]
         for group, outcome in zip(plan.groups, outcomes, strict=True):
             at_work.compact(group, outcome, None)
