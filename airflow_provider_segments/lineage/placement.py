@@ -229,7 +229,7 @@ class _Placer:
                     granularity=LockGranularity.TIME_CHUNK if concurrent else LockGranularity.SEGMENT,
                     priority=self._priority(),
                 ),
-                key=self._key(f"{chunk}/{targets[chunk].first}"),
+                key=self._key(f"{chunk}/{targets[chunk].name}"),
                 count=count,
                 version=targets[chunk].version,
                 at_least=targets[chunk].first,
@@ -316,12 +316,15 @@ class _Target:
     version: str
     first: int = 0
 
+    @property
+    def name(self) -> str:
+        """Tells it from other targets of the same segments: a later look may find another version."""
+        return f"{self.chunk}/{self.version}/{self.first}"
+
     def covers(self, given: _Given) -> bool:
         """Whether those ids are good here."""
-        return (given.chunk, given.ids.version) == (
-            self.chunk,
-            self.version,
-        ) and given.ids.partitions.start >= self.first
+        same = (given.chunk, given.ids.version) == (self.chunk, self.version)
+        return same and given.ids.partitions.start >= self.first
 
 
 def _has_version(lock: Lock) -> bool:

@@ -415,11 +415,11 @@ def at_least(store: SegmentStore, steps: int, *, losses: bool) -> None:
 
 
 def test_random_histories_show_every_live_row_once(store: SegmentStore) -> None:
-    at_least(store, 2_000, losses=False)
+    at_least(store, 1_000, losses=False)
 
 
 def test_random_histories_with_losses_show_every_row_that_is_there_once(store: SegmentStore) -> None:
-    at_least(store, 2_000, losses=True)
+    at_least(store, 1_500, losses=True)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A start that others overtake between its look and its write neither starves nor trusts what is no longer so."""
+"""A step that others overtake between its look and its write neither starves nor trusts what is no longer so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_segments.lineage import cleanup
 from airflow_provider_segments.lineage.start import ALL_VISIBLE
 from airflow_provider_segments.model.segment import Segment
 from airflow_provider_segments.store import SegmentStore, Table
-from tests.core.versioned_model import World, day_chunk
+from tests.core.versioned_model import World, day_chunk, hour_chunk
 from tests.support.sessions import CountingSession, settings
 from tests.support.tables import DAY_MS, HandClock, make_table, on_clock, on_session, push, visible
 
@@ -126,6 +126,23 @@ def test_a_push_without_locks_looks_again_where_others_may_hide_what_it_replaces
     remote = ours(world.table, session, lambda: world.append(day_chunk(0)))
     assert remote.start([segment.name]).segments_from == (segment.name,)
     assert session.looks == 2
+
+
+def test_a_stage_that_finds_a_newer_version_asks_for_ids_of_that_one(store: SegmentStore, session: Overtaken) -> None:
+    """Even if the first free id is the same in both."""
+    world = World.make(store, HandClock())
+    world.append(hour_chunk(0, 1))
+    world.revert(world.new_version(day_chunk(0)))  # from now on a stage looks before it takes a lock
+    overtaken = replace(world, table=ours(world.table, session, *[lambda: None] * 2, lambda: _wider(world)))
+    late = overtaken.start("append")
+    overtaken.stage(late, [(hour_chunk(0, 1), world.new_rows(hour_chunk(0, 1)))])
+    session.rivals = iter(())
+    overtaken.end(late)
+    assert {(one.chunk, one.partition) for one in world.check().segments} == {(day_chunk(0), 0), (day_chunk(0), 1)}
+
+
+def _wider(world: World) -> None:
+    world.new_version(day_chunk(0))
 
 
 def _segments(world: World) -> list[Segment]:
