@@ -1,8 +1,9 @@
 """Which locks the compaction of a group takes, and what its segments do to the timeline. Pure.
 
 Segments of one time chunk and version that stay there: segment locks on them, and new ids of the same version that
-overshadow theirs. Appends go on beside that. Anything else (another granularity, several versions): a lock on the whole
-time chunk and a new version, which hides all of the chunk, so all of the chunk must be in the group (Druid #6319).
+overshadow theirs. Appends go on beside that. Anything else (another granularity, several versions, segments of which a
+newer version hides a part): a lock on the whole time chunk and a new version, which hides all of the chunk, so all of
+the chunk must be in the group (Druid #6319).
 
 On a table with concurrent locks, appends hold APPEND locks on their time chunks, and a segment lock cannot be had
 beside one. So every compaction takes a REPLACE lock, which can, and a new version: what is appended meanwhile, and what
@@ -45,7 +46,7 @@ def choose_lock(group: CompactionGroup, lock_group: str, task: str, *, concurren
         return LockChoice()
     all_placed = len(placed) == len(group.segments)
     where = {(segment.interval, segment.version) for segment in placed}
-    stays = where == {(group.interval, placed[0].version)}
+    stays = where == {(group.interval, placed[0].version)} and not group.is_cut
     if stays and not concurrent:
         return _on_segments(group.interval, placed, lock_group, task, rewrites=all_placed)
     request = LockRequest(

@@ -20,7 +20,8 @@ _LARGE = 1.25  # of the target: larger ones are worth splitting; a build cuts at
 
 @dataclass(frozen=True, slots=True)
 class CompactionGroup:
-    """Segments to be compacted together into time chunk ``chunk``, and why. ``rows`` and ``bytes`` are totals."""
+    """Segments to be compacted together into time chunk ``chunk``, and why. ``rows`` and ``bytes`` are totals, of all
+    that is in them: also of the part of a segment that a newer version hides."""
 
     chunk: str
     segments: tuple[Segment, ...]
@@ -32,6 +33,11 @@ class CompactionGroup:
     def interval(self) -> Interval:
         """The chunk's interval."""
         return parse_chunk(self.chunk)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether newer versions hide a part of some of the segments."""
+        return any(segment.visible_in for segment in self.segments)
 
     def outputs(self, target_rows: int) -> int:
         """How many segments it becomes."""
@@ -70,8 +76,12 @@ def make_plan(
             skipped.append(SkippedChunk(chunk, len(found), "within the offset from the latest segment"))
         elif any(interval.overlaps(lock) for lock in locked):
             skipped.append(SkippedChunk(chunk, len(found), "locked"))
-        elif any(segment.visible_in for segment in found):
-            skipped.append(SkippedChunk(chunk, len(found), "partly hidden by a newer version"))
+        elif any(segment.visible_in for segment in found) and not _is_whole(chunk, by_chunk):
+            skipped.append(
+                SkippedChunk(
+                    chunk, len(found), "partly hidden by newer segments of a chunk that is not compacted with it"
+                )
+            )
         elif group := _group(chunk, found, settings):
             groups.append(group)
         else:
@@ -109,6 +119,13 @@ def _wider(chunk: str, granularity: Granularity) -> str:
     return chunk
 
 
+def _is_whole(chunk: str, others: Collection[str]) -> bool:
+    """Whether all that is visible in a chunk's time is in its group: its new version would hide the rest. It is not for
+    a chunk that is wider than the settings want those within it to be, and for weeks at the turn of a month."""
+    own = parse_chunk(chunk)
+    return not any(parse_chunk(other).overlaps(own) for other in others if other != chunk)
+
+
 def _group(chunk: str, found: Sequence[Segment], settings: CompactionSettings) -> CompactionGroup | None:
     """What of a chunk's segments to compact, or ``None``."""
     wanted, reason = _wanted(chunk, found, settings)
@@ -127,6 +144,9 @@ def _group(chunk: str, found: Sequence[Segment], settings: CompactionSettings) -
 
 
 def _wanted(chunk: str, found: Sequence[Segment], settings: CompactionSettings) -> tuple[list[Segment], str]:
+    cut = [segment for segment in found if segment.visible_in]
+    if cut:
+        return list(found), f"{len(cut)} segments are partly hidden by a newer version"
     other = [segment for segment in found if segment.chunk != chunk]
     if other:
         return list(found), f"{len(other)} segments of a finer granularity"
@@ -151,7 +171,7 @@ def _is_good(segment: Segment, settings: CompactionSettings) -> bool:
 
 def _alone_is_worth_it(segment: Segment, chunk: str, settings: CompactionSettings) -> bool:
     """A single segment is rewritten only to split it, to move it, or to join its own rows."""
-    if segment.chunk != chunk or segment.rows > settings.target_rows * _LARGE:
+    if segment.chunk != chunk or segment.visible_in or segment.rows > settings.target_rows * _LARGE:
         return True
     return bool(settings.deduplicate or settings.rollup) and segment.fingerprint != settings.fingerprint
 

@@ -1,8 +1,9 @@
 """Clean-up of the lineage in two cycles (Pinot RetentionManager): one marks segments, a later one drops the entry.
 
 An entry may only leave the lineage when the segments it hides have left the registry: otherwise they would appear.
-What is done with an entry is decided in ``decide.py``. Every decision is a compare-and-set on the lineage it was made
-on, and is made again from what a lost one reads.
+What is done with an entry is decided in ``decide.py``, and what becomes of segments that newer versions hide in
+``beneath.py``. Every decision is a compare-and-set on the lineage it was made on, and is made again from what a lost
+one reads.
 
 An entry's prefix is swept twice if it was reverted (in the transaction that reverts it, and when its tombstone goes),
 and once if it was completed (when it leaves, and not before the longest late write is over): a build that was killed
@@ -17,6 +18,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from airflow_provider_segments.lineage.beneath import Beneath
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.decide import (
     WRITE_GRACE_MS,
@@ -31,6 +33,7 @@ from airflow_provider_segments.lineage.decide import (
     wanted_shards,
 )
 from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
+from airflow_provider_segments.lineage.places import Known
 from airflow_provider_segments.lineage.removal import remember_removal, set_root
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import describe
@@ -45,12 +48,14 @@ from airflow_provider_segments.zookeeper import Check, Delete, Op
 
 _LOG = logging.getLogger(__name__)
 _GONE_BACK = "readers have gone back from it: segments were lost; revert it"
+_HIDDEN = "all of its time is held by newer versions that nobody can roll back any more"
 
 
 @dataclass(slots=True)
 class CleanedUp:
     """What one pass did, or would do: entries aborted for their age, segments marked for deletion and their bytes,
-    entries dropped. ``reasons`` has every entry that was there, the ones that were left alone included."""
+    entries dropped. ``reasons`` has every entry that was there, the ones that were left alone included, and those that
+    had left and had brought something that is hidden for good."""
 
     aborted: list[str] = field(default_factory=list)
     marked: dict[str, int] = field(default_factory=dict)
@@ -64,15 +69,22 @@ class CleanedUp:
             self.marked[entry_id] = freed.segments
             self.bytes[entry_id] = freed.bytes
 
+    def mark_hidden(self, entry_id: str, freed: Freed) -> None:
+        """Note what an entry that has left the lineage had brought, and newer versions hide for good."""
+        self.mark(entry_id, freed)
+        self.reasons[entry_id] = _HIDDEN
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a pass would do with each entry, and the lineage as it would be then. ``needed`` has, by rewrites that are
-    old enough and stay because readers have gone back from them, what stays with them."""
+    old enough and stay because readers have gone back from them, what stays with them; ``hidden`` what is hidden for
+    good, by the entries that had brought it."""
 
     decisions: tuple[Decision, ...]
     outcome: Lineage
     needed: Mapping[str, Collection[str]]
+    hidden: Mapping[str, Freed]
 
     def report(self) -> CleanedUp:
         """The plan as what it would come to."""
@@ -85,6 +97,8 @@ class Plan:
                 report.dropped.append(decision.entry_id)
             if decision.action is not Action.KEEP:
                 report.mark(decision.entry_id, decision.freed)
+        for entry_id, freed in self.hidden.items():
+            report.mark_hidden(entry_id, freed)
         return report
 
 
@@ -92,17 +106,40 @@ def plan(context: Context) -> Plan:
     """What :func:`run` would do now. Writes nothing. Raises :class:`TableNotFoundError` and
     :class:`CorruptRecordError`."""
     config, now_ms = context.config(), context.clock.now_ms()
-    lineage = context.records.read().lineage
+    stored = context.records.read()
+    lineage = stored.lineage
     look = needs_look(lineage, config, now_ms)
     shards = context.registry.stream(wanted_shards(lineage, look)) if look else ()
     hidden = hidden_by(lineage, look, shards)
     rewrites = {one.entry_id for one in lineage.rewrites()}
     needed = {one.entry_id: seen for one in look if one.entry_id in rewrites if (seen := _gone_back_to(context, one))}
+    beneath = Beneath.read(context, stored)
+    kept = dict.fromkeys(needed, _GONE_BACK)
+    for one in look:
+        if one.entry_id in hidden and (names := _uncovered(beneath, lineage, one)):
+            kept.setdefault(one.entry_id, _still_hides(names))
     decisions = tuple(
-        Decision(one.entry, Action.KEEP, _GONE_BACK) if one.entry_id in needed else one
+        Decision(one.entry, Action.KEEP, kept[one.entry_id]) if one.entry_id in kept else one
         for one in decide(lineage, hidden, config, now_ms)
     )
-    return Plan(decisions, outcome(lineage, decisions, now_ms), needed)
+    after = outcome(lineage, decisions, now_ms)
+    return Plan(decisions, after, needed, _freed_by_entry(beneath.hidden_for_good(after)))
+
+
+def _uncovered(beneath: Beneath, lineage: Lineage, entry: LineageEntry) -> list[str]:
+    """What readers would see again if what a replacement replaced left the registry."""
+    return beneath.uncovered_by(lineage, entry) if entry.state is EntryState.COMPLETED else []
+
+
+def _still_hides(names: Collection[str]) -> str:
+    return f"what it replaced hides {describe(sorted(names))}, which would be seen again: compact or replace that"
+
+
+def _freed_by_entry(found: Iterable[Known]) -> dict[str, Freed]:
+    freed: dict[str, Freed] = {}
+    for one in found:
+        freed[one.entry_id] = freed.get(one.entry_id, Freed()) + Freed.of([one.record])
+    return freed
 
 
 def _gone_back_to(context: Context, rewrite: LineageEntry) -> list[str]:
@@ -128,7 +165,26 @@ def run(context: Context) -> CleanedUp:
     for decision in planned.decisions:
         report.reasons[decision.entry_id] = decision.reason
         _act(context, decision, report)
+    for entry_id, freed in context.retried("cleanup", lambda: _remove_hidden(context)).items():
+        report.mark_hidden(entry_id, freed)
     return report
+
+
+def _remove_hidden(context: Context) -> dict[str, Freed]:
+    """Remove what is hidden for good from the registry and queue its objects; returns what went, by entry.
+
+    The history of the time when it was visible is over: what hides it has left the lineage, which forgets it. Each
+    transaction checks that the lineage is still the one that was decided on.
+    """
+    stored = context.records.read()
+    found = Beneath.read(context, stored).hidden_for_good(stored.lineage)
+    if not found:
+        return {}
+    remember_removal(context, stored, 0)
+    names, shards = {one.name for one in found}, {one.shard.name.path: one.shard for one in found}
+    fence = [] if stored.version is None else [Check(context.records.path, stored.version)]
+    context.marker.mark(shards.values(), lambda record: record.name not in names, reason="overwritten", fence=fence)
+    return _freed_by_entry(found)
 
 
 def remove_replaced(context: Context, entry_id: str) -> Freed:
@@ -145,6 +201,9 @@ def remove_replaced(context: Context, entry_id: str) -> Freed:
             return Freed()
         if stored.lineage.can_fall_back(entry_id) and (seen := _gone_back_to(context, entry)):
             _warn_of_loss(context, entry_id, seen)
+            return Freed()
+        if hides := _uncovered(Beneath.read(context, stored), stored.lineage, entry):
+            _LOG.info("Table %r: entry %s stays: %s.", context.table, entry_id, _still_hides(hides))
             return Freed()
         if not stored.lineage.is_cleaning(entry_id):
             marked = stored.lineage.with_cleaning(entry_id, context.clock.now_ms())

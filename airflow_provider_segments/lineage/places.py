@@ -6,9 +6,11 @@ reverted: which versions there will be, and what lies beneath one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.records import StoredLineage
@@ -16,6 +18,7 @@ from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace, Upgrade
 from airflow_provider_segments.registry.shard import Shard
+from airflow_provider_segments.timeline.axis import Span, union
 
 Version = tuple[Interval, str]
 """A time chunk and a version of it."""
@@ -76,6 +79,12 @@ class Versions:
         self._own: dict[Version, list[Known]] = {}
         for one in known:
             self._own.setdefault(one.version, []).append(one)
+        self._by_width: dict[int, list[tuple[int, str, Interval]]] = {}
+        for interval, version in self._own:
+            same = self._by_width.setdefault(interval.end_ms - interval.start_ms, [])
+            same.append((interval.start_ms, version, interval))
+        for same in self._by_width.values():
+            same.sort(key=lambda one: one[:2])
 
     def has(self, upgrade: Upgrade, without: Collection[str] = ()) -> bool:
         """Whether the version of a further place is there."""
@@ -84,16 +93,35 @@ class Versions:
     def above(self, one: Known, without: Collection[str] = (), *, among: Versions | None = None) -> Known | None:
         """What holds time of a segment in a newer version than it has a place in (of those ``among`` which its further
         places count; these, by default), if anything does; leaving out what the entries ``without`` brought. Of the
-        widest such version, so that it tells whether all of the time is held."""
-        counting = among or self
+        widest such version."""
+        newer = self._newer(one, without, among or self)
+        return max(newer, key=lambda top: top.interval.end_ms - top.interval.start_ms, default=None)
+
+    def cover(self, one: Known, without: Collection[str] = ()) -> list[Span]:
+        """The parts of a segment's time that newer versions hold than it has a place in."""
+        own = one.interval
+        held = (top.interval for top in self._newer(one, without, self))
+        return union((max(each.start_ms, own.start_ms), min(each.end_ms, own.end_ms)) for each in held)
+
+    def hide(self, one: Known, without: Collection[str] = ()) -> bool:
+        """Whether newer versions hold all of a segment's time."""
+        return self.cover(one, without) == [(one.interval.start_ms, one.interval.end_ms)]
+
+    def _newer(self, one: Known, without: Collection[str], counting: Versions) -> Iterator[Known]:
+        """A segment of each newer version that holds time of ``one``."""
         reached = max([one.place.version, *(up.version for up in one.record.upgrades if counting.has(up, without))])
-        found = [
-            owner
-            for interval, version in self._own
-            if version > reached and interval.overlaps(one.interval)
-            if (owner := self._owner((interval, version), without)) is not None
-        ]
-        return max(found, key=lambda top: top.interval.end_ms - top.interval.start_ms, default=None)
+        for interval, version in self._overlapping(one.interval):
+            if version > reached and (owner := self._owner((interval, version), without)) is not None:
+                yield owner
+
+    def _overlapping(self, interval: Interval) -> Iterator[Version]:
+        """Time chunks are of few widths, so those that overlap are found by their starts."""
+        for width, same in self._by_width.items():
+            first = bisect_left(same, (interval.start_ms - width + 1, ""), key=lambda one: one[:2])
+            for start, version, chunk in islice(same, first, None):
+                if start >= interval.end_ms:
+                    break
+                yield chunk, version
 
     def _owner(self, version: Version, without: Collection[str]) -> Known | None:
         return next((one for one in self._own.get(version, ()) if one.entry_id not in without), None)

@@ -213,10 +213,10 @@ class _Carrying(_Bringing):
         for one in known:
             if one.place.version >= target[1] or one.name in self._gone:
                 continue
-            top = versions.above(one, self._overs.get(one.name, ()))
-            if top is not None and top.interval.contains(one.interval):
+            held = versions.cover(one, self._overs.get(one.name, ()))
+            if held == [(one.interval.start_ms, one.interval.end_ms)]:
                 continue
-            if top is None and interval.contains(one.interval):
+            if not held and interval.contains(one.interval):
                 found.append(one)
             elif one.name not in self._hidden:
                 wider.append(one.name)

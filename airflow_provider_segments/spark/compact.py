@@ -228,10 +228,8 @@ class _Run:
         inside = group.interval
         now = self.table.snapshot(inside.start_ms, inside.end_ms).segments
         for one in now:
-            if one.visible_in or one.interval.start_ms < inside.start_ms or inside.end_ms < one.interval.end_ms:
-                raise SourceDataError(
-                    f"table {self.table.name!r}: {one.name!r} reaches beyond chunk {group.chunk}, or is hidden in part"
-                )
+            if not inside.contains(one.interval):
+                raise SourceDataError(f"table {self.table.name!r}: {one.name!r} reaches beyond chunk {group.chunk}")
         return whole_group(group.chunk, now, group.reason)
 
     def _publish(
@@ -246,13 +244,18 @@ class _Run:
         if merged.too_large:
             _LOG.info("table %r, chunk %s: left to Spark: %s", self.table.name, group.chunk, merged.too_large)
             outcome.how = "spark"
-            self._build(group, started.entry_id)
+            seen = self._build(group, started.entry_id)
         else:
+            seen = merged.rows_in
             with self.turn:
                 self.table.stage(ticket, merged.segments)
+        if group.is_cut:  # the registry knows the rows of a segment, not those of a part of its time
+            outcome.rows_before = seen
         staged = self.table.staged(started.entry_id)
-        if not (self.settings.deduplicate or self.settings.rollup) and staged.rows != group.rows:
-            raise MergeMismatchError(f"{group.rows} rows went in, {staged.rows} came out; nothing is published")
+        if not (self.settings.deduplicate or self.settings.rollup) and staged.rows != outcome.rows_before:
+            raise MergeMismatchError(
+                f"{outcome.rows_before} rows went in, {staged.rows} came out; nothing is published"
+            )
         outcome.outputs, outcome.rows_after, outcome.bytes_after = len(staged), staged.rows, staged.bytes
         with self.turn:
             self.table.end(started.entry_id)
@@ -303,7 +306,10 @@ class _Run:
         )
         return MergeJob(
             write,
-            tuple(MergeInput(segment.key, segment.tiered is not None) for segment in group.segments),
+            tuple(
+                MergeInput(one.key, one.tiered is not None, tuple((cut.start_ms, cut.end_ms) for cut in one.visible_in))
+                for one in group.segments
+            ),
             self.config.time_column,
             self.config.time_format,
             self.settings.deduplicate,
@@ -312,11 +318,13 @@ class _Run:
             self.table.store.tiered,
         )
 
-    def _build(self, group: CompactionGroup, entry_id: str) -> None:
-        """Spark's own sort. It opens an attempt of its own, which shuts out the one that has not written anything."""
+    def _build(self, group: CompactionGroup, entry_id: str) -> int:
+        """Spark's own sort; returns how many rows went in. It opens an attempt of its own, which shuts out the one that
+        has not written anything."""
         keys = {segment.key for segment in group.segments}
         source = self.table.snapshot(group.interval.start_ms, group.interval.end_ms)  # the run's lease holds it, too
         rows = read_files(self.spark, source, keys, schema_of(source), self.config)
+        seen = rows.count() if group.is_cut else group.rows
         if self.settings.deduplicate:
             raise InvalidConfigError(
                 f"chunk {group.chunk} is too large to be deduplicated by one worker; raise its memory, "
@@ -335,6 +343,7 @@ class _Run:
             config=self.config,
             fingerprint=self.settings.fingerprint,
         )
+        return seen
 
 
 def _threads(spark: SparkSession, groups: int) -> int:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import numpy
 import pyarrow
 import pyarrow.dataset
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -33,7 +32,7 @@ from airflow_provider_segments.model.interval import parse_time
 from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.snapshot import Snapshot
 from airflow_provider_segments.spark.filters import expression, may_match, usable
-from airflow_provider_segments.spark.merging import arrow_times
+from airflow_provider_segments.spark.merging import arrow_times, visible_rows
 from airflow_provider_segments.storage.base import ObjectStore
 
 _PARTITION_BYTES = 64 << 20
@@ -233,9 +232,7 @@ class SegmentsReader(DataSourceReader):
                 f"a segment is visible in a part of its time only, and Arrow cannot read the times in {column!r}; "
                 "read the table with read_table"
             )
-        ms = times.to_numpy()
-        kept = numpy.logical_or.reduce([(ms >= start) & (ms < end) for start, end in parts])
-        return batch.filter(pyarrow.array(kept))
+        return batch.filter(visible_rows(times, parts))
 
 
 def _ms(text: str | None) -> int | None:

@@ -53,10 +53,12 @@ class MergeMismatchError(SegmentsError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MergeInput:
-    """One segment to merge: its key and whether it is in tiered storage."""
+    """One segment to merge: its key, whether it is in tiered storage, and in which parts of time ``[start, end)`` (UTC
+    milliseconds) its rows are visible; everywhere when there are none."""
 
     key: str
     tiered: bool = False
+    visible_in: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ def merge(job: MergeJob, task_attempt: int) -> Merged:
     if not parts:
         return Merged(too_large=f"too many bytes decoded: a worker may hold {job.memory_bytes:,}")
     footer = parts[-1].schema.metadata
+    if not _cut(job, parts):
+        return _unread_times(job)
     data = _one_table(parts)
     parts.clear()
     plain = _plain_schema(data.schema)
@@ -102,9 +106,30 @@ def merge(job: MergeJob, task_attempt: int) -> Merged:
     if job.time_column is not None:
         times = arrow_times(data.column(job.time_column), job.time_format)
         if times is None:
-            return Merged(too_large=f"times of format {job.time_format} are Spark's to read")
+            return _unread_times(job)
     data, times = _joined(job, data, times)
     return Merged(tuple(_written(job, data, times, task_attempt)), rows_in, data.num_rows)
+
+
+def _unread_times(job: MergeJob) -> Merged:
+    return Merged(too_large=f"times of format {job.time_format} are Spark's to read")
+
+
+def _cut(job: MergeJob, parts: list[pyarrow.Table]) -> bool:
+    """Leave out the rows that newer versions hide; false where the times are not Arrow's to read."""
+    for at, one in enumerate(job.inputs):
+        if one.visible_in and job.time_column is not None:
+            times = arrow_times(parts[at].column(job.time_column), job.time_format)
+            if times is None:
+                return False
+            parts[at] = parts[at].filter(visible_rows(times, one.visible_in))
+    return True
+
+
+def visible_rows(times: pyarrow.ChunkedArray, visible_in: Sequence[tuple[int, int]]) -> pyarrow.Array:
+    """Which rows are in one of those parts of time: booleans. ``times`` are as :func:`arrow_times` has them."""
+    ms = times.to_numpy()
+    return pyarrow.array(numpy.logical_or.reduce([(ms >= start) & (ms < end) for start, end in visible_in]))
 
 
 def arrow_times(column: pyarrow.ChunkedArray, time_format: str) -> pyarrow.ChunkedArray | None:

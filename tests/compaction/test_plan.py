@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_provider_segments.compaction.plan import make_plan
 from airflow_provider_segments.compaction.settings import CompactionSettings, Policy
 from airflow_provider_segments.exceptions import InvalidConfigError
-from airflow_provider_segments.model.interval import Granularity, parse_chunk
+from airflow_provider_segments.model.interval import Granularity, Interval, parse_chunk
 from airflow_provider_segments.model.segment import Segment
 
 SETTINGS = CompactionSettings(target_rows=100, granularity=Granularity.DAY)
@@ -102,6 +103,21 @@ def test_a_coarser_granularity_gathers_chunks_and_a_finer_one_leaves_them_whole(
     assert [group.chunk for group in make_plan(month, settings()).groups] == ["2013-01"]
     weeks = [segment("w", 1, "2013-W05"), segment("v", 1, "2013-W05")]  # a week that two months share
     assert [group.chunk for group in make_plan(weeks, settings(granularity=Granularity.MONTH)).groups] == ["2013-W05"]
+
+
+def test_a_chunk_of_which_a_newer_version_hides_a_part_is_taken_whole_or_left_alone() -> None:
+    hour = parse_chunk("2013-01-01T05")
+    rest = Interval(hour.end_ms, parse_chunk("2013-01-01").end_ms)
+    day = msgspec.structs.replace(segment("day", 100, done=True), visible_in=(rest,))
+    over = segment("hour", 100, "2013-01-01T05", done=True)
+    assert planned(day) == [["day"]]
+    assert planned(day, over) == [["day", "hour"]]
+    kept = make_plan([day, over], settings(granularity=Granularity.HOUR))
+    assert not kept.groups
+    assert {one.chunk: one.reason for one in kept.skipped} == {
+        "2013-01-01": "partly hidden by newer segments of a chunk that is not compacted with it",
+        "2013-01-01T05": "as the settings want it",
+    }
 
 
 def test_rows_of_one_key_may_be_anywhere_so_joining_them_takes_the_whole_chunk() -> None:

@@ -476,6 +476,17 @@ def test_a_segment_that_an_overwrite_of_a_part_of_its_time_has_cut_is_not_carrie
     assert visible(lab.table) == {*day.names, *small.names, *hour.names}
 
 
+def test_what_narrower_overwrites_hide_together_is_in_nobody_s_way(lab: Lab) -> None:
+    lab.append()
+    hours = [name for hour in range(24) for name in lab.overwrite(f"{DAY}T{hour:02d}").names]
+    assert visible(lab.table) == set(hours)
+    rewrite = lab.compact(hours)
+    assert visible(lab.table) == set(rewrite.names)
+    lab.hand.advance(DAY_MS)
+    lab.settle()
+    assert lab.records().keys() == set(rewrite.names)
+
+
 def test_the_mode_of_a_table_may_change_at_any_time(lab: Lab) -> None:
     """What a push relies on are its locks, and what a segment shows by are its places; the config says neither."""
     first, waiting = lab.append(2), lab.prepare()

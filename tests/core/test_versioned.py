@@ -395,10 +395,7 @@ def test_what_was_replaced_by_nothing_stands_overshadowed(two: World) -> None:
 def test_a_part_of_a_segments_time_is_cut_where_a_newer_version_holds_it(world: World) -> None:
     """A new version of an hour within a day, by somebody who replaces that hour whatever is in it."""
     world.append(DAY)
-    lock = world.time_lock(parse_chunk(TEN), newest=APPEND_VERSION)
-    over = world.start("replace", (), [lock])
-    world.stage(over, [(TEN, world.new_rows(TEN))])
-    world.end(over)
+    over = world.overwrite(TEN)
     [day] = [one for one in world.table.snapshot().segments if one.chunk == DAY]
     ten = parse_chunk(TEN)
     assert day.visible_in == (Interval(JANUARY_1, ten.start_ms), Interval(ten.end_ms, JANUARY_1 + DAY_MS))

@@ -16,7 +16,14 @@ from typing import NamedTuple
 
 from airflow_provider_segments.lineage.guard import Rewrite
 from airflow_provider_segments.lineage.stage import StageTicket
-from airflow_provider_segments.locking import LockGranularity, LockRequest, LockType, Priority, granted_lock
+from airflow_provider_segments.locking import (
+    APPEND_VERSION,
+    LockGranularity,
+    LockRequest,
+    LockType,
+    Priority,
+    granted_lock,
+)
 from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.model.identity import HeldLock
 from airflow_provider_segments.model.interval import Interval, parse_chunk
@@ -114,6 +121,8 @@ class World:
     pushes: dict[str, Push] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     count: itertools.count[int] = field(default_factory=itertools.count)
+    density: int = 2
+    """Rows of a new segment."""
 
     @classmethod
     def make(cls, store: SegmentStore, hand: HandClock, granularity: str = "HOUR", **segments_config: str) -> World:
@@ -172,11 +181,11 @@ class World:
 
     # --- whole pushes
 
-    def new_rows(self, chunk: str, count: int = 2) -> Rows:
+    def new_rows(self, chunk: str) -> Rows:
         """Rows that nobody has, spread over the chunk."""
         interval = parse_chunk(chunk)
-        step = (interval.end_ms - interval.start_ms) // count
-        return frozenset(Row(next(self.count), interval.start_ms + at * step) for at in range(count))
+        step = (interval.end_ms - interval.start_ms) // self.density
+        return frozenset(Row(next(self.count), interval.start_ms + at * step) for at in range(self.density))
 
     def append(self, *chunks: str, end: bool = True) -> Push:
         """A segment of new rows in each of ``chunks``."""
@@ -192,6 +201,13 @@ class World:
         self.stage(push, [(chunk, self.new_rows(chunk)) for chunk in chunks])
         if end:
             self.end(push)
+        return push
+
+    def overwrite(self, chunk: str) -> Push:
+        """New rows in the place of whatever is in ``chunk``, which nobody names."""
+        push = self.start("replace", (), [self.time_lock(parse_chunk(chunk), newest=APPEND_VERSION)])
+        self.stage(push, [(chunk, self.new_rows(chunk))])
+        self.end(push)
         return push
 
     def expire(self, names: Collection[str]) -> Push:
@@ -246,14 +262,21 @@ class World:
             self.end(push)
         return push
 
-    def time_lock(self, interval: Interval, *, newest: str | None = None, lease_ms: int = LEASE_MS) -> HeldLock:
-        """An exclusive lock on time."""
+    def time_lock(
+        self,
+        interval: Interval,
+        *,
+        newest: str | None = None,
+        lease_ms: int = LEASE_MS,
+        lock_type: LockType = LockType.EXCLUSIVE,
+    ) -> HeldLock:
+        """A lock on time."""
         group = f"compaction {next(self.count)}"
         request = LockRequest(
             group=group,
             task="c",
             interval=interval,
-            lock_type=LockType.EXCLUSIVE,
+            lock_type=lock_type,
             newest=newest,
             priority=Priority.COMPACTION,
             lease_ms=lease_ms,

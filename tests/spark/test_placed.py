@@ -131,9 +131,35 @@ def test_an_overwritten_hour_cuts_the_day_beneath_it_for_every_reader(
     found = source.option("zk_hosts", hosts).option("storage_uri", table.storage.uri).load()
     assert sorted(row.v for row in found.select("v").collect()) == expected
     assert found.count() == 24
-    assert [one.reason for one in compact_table(spark, table, identity="me").skipped] == [
-        "partly hidden by a newer version"
-    ]
+
+
+@pytest.mark.parametrize("locking", [True, "concurrent"])
+@pytest.mark.parametrize(("memory_bytes", "how"), [(1 << 30, "merge"), (1, "spark")])
+def test_a_time_chunk_that_an_overwrite_has_cut_is_compacted_as_readers_see_it(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path, locking: bool | str, memory_bytes: int, how: str
+) -> None:
+    table = make_table(timeFormat="EPOCH_MILLIS", targetRowsPerSegment=100, segmentLocking=locking)
+    append(table, tmp_path, [hour * HOUR_MS for hour in range(24)])
+    append(table, tmp_path, [5 * HOUR_MS + 1, 6 * HOUR_MS + 1])
+    _overwrite(table, tmp_path, "2013-01-01T05", 5 * HOUR_MS, 777)
+    before = seen(spark, table)
+    assert len(before) == 25 and 777 in before
+    cut = [one.visible_in for one in table.snapshot().segments]
+    [group] = compact_table(spark, table, identity="me", memory_bytes=memory_bytes).groups
+    assert (group.error, group.how, group.inputs, group.rows_before, group.rows_after) == ("", how, 3, 25, 25)
+    assert "partly hidden" in group.reason
+    [merged] = table.snapshot().segments
+    assert (merged.chunk, merged.rows, merged.visible_in) == ("2013-01-01", 25, ())
+    assert seen(spark, table) == before
+    assert compact_table(spark, table, identity="again", memory_bytes=memory_bytes).groups == []
+    table.revert(group.entry_id)
+    assert [one.visible_in for one in table.snapshot().segments] == cut
+    assert seen(spark, table) == before
+
+
+def seen(spark: SparkSession, table: Table) -> list[int]:
+    """The values that readers see."""
+    return sorted(row.v for row in read_table(spark, table.store, table.name).select("v").collect())
 
 
 def _overwrite(table: Table, folder: Path, chunk: str, at_ms: int, value: int) -> None:
