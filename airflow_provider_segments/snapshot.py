@@ -32,7 +32,7 @@ from airflow_provider_segments.registry.leases import Lease, Leases
 from airflow_provider_segments.registry.registry import Registry
 from airflow_provider_segments.registry.shard import Shard, ShardName
 from airflow_provider_segments.storage.base import ObjectStore, entry_prefix
-from airflow_provider_segments.timeline import Overlay, Placed, SegmentState, overlay
+from airflow_provider_segments.timeline import Overlay, Placed, SegmentState, overlay, places_of
 
 _Blocks = tuple[tuple[Shard, Sequence[SegmentRecord]], ...]
 _Cuts = Mapping[str, tuple[Interval, ...]]
@@ -430,12 +430,7 @@ def _placed(shard: Shard) -> Iterator[Placed]:
 
 
 def _places(shard: Shard, record: SegmentRecord) -> Iterator[Placed]:
-    """All places of a segment, its own first."""
-    if record.place is not None:
-        own = Placed(shard.name.entry_id, parse_chunk(shard.chunk_of(record)), record, record.place)
-        yield own
-        for one in record.upgrades:
-            yield own._replace(interval=parse_chunk(one.chunk), place=one.place, within=own.interval)
+    return places_of(shard.name.entry_id, parse_chunk(shard.chunk_of(record)), record)
 
 
 def _is_within(record: SegmentRecord, parts: Sequence[Interval], interval: Interval) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from airflow_provider_segments.exceptions import EndRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import GuardState, StoredGuard
+from airflow_provider_segments.lineage.places import Looked
 from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import check_to_names, describe, find
@@ -71,12 +72,14 @@ def end(
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     """A push that may be switched on as long as its guard stays at the version that sealed it. ``shards`` hold its
-    records; ``joined`` are the time chunks and versions that its segments have a place in and did not found."""
+    records; ``joined`` are the time chunks and versions that its segments have a place in and did not found.
+    ``looked`` is what the tries of its switch have seen."""
 
     guard: StoredGuard
     records: dict[str, SegmentRecord]
     shards: tuple[Shard, ...]
     joined: frozenset[tuple[Interval, str]]
+    looked: Looked = field(default_factory=Looked)
 
 
 class _SealBroken(Exception):  # noqa: N818 - a signal inside this module
@@ -205,7 +208,7 @@ def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
     _check_not_reverted(context, entry)
     _check_names(context, stored, entry, records)
     fence = _checked_places(context, stored, entry, prepared)
-    checks = _check_from(context, stored, entry, guard)
+    checks = _check_from(context, stored, entry, prepared)
     now_ms = context.clock.now_ms()
     changed = stored.lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, records))
     if guard.guard.rewrite is not None and guard.guard.placed:
@@ -227,13 +230,13 @@ def _checked_places(context: Context, stored: StoredLineage, entry: LineageEntry
     push = Push(entry, guard, prepared.shards)
     followed = {APPEND_VERSION} if is_append(push, box) else set()
     if joined := {one for one in prepared.joined if one[1] not in followed}:
-        check_joined(context, stored, entry.entry_id, joined, box.counters)
+        check_joined(context, stored, entry.entry_id, joined, box.counters, prepared.looked)
     fence = context.fence(guard.guard)  # before what follows from a lost lock is told
-    check_not_gone_back(context, stored, entry, guard.guard)
+    check_not_gone_back(context, stored, entry, guard.guard, prepared.looked)
     with _unless_broken(context, entry.entry_id):
-        carries = settle_places(context, stored, push, box)
+        carries = settle_places(context, stored, push, box, prepared.looked)
     if not carries:
-        check_covers(context, entry, guard.guard)
+        check_covers(context, stored, entry, guard.guard, prepared.looked)
     return fence
 
 
@@ -290,14 +293,14 @@ def _check_objects(context: Context, entry: LineageEntry, records: dict[str, Seg
     raise _refused(context, entry, "object-size", detail, "Run the build again.")
 
 
-def _check_from(context: Context, stored: StoredLineage, entry: LineageEntry, guard: StoredGuard) -> list[Op]:
+def _check_from(context: Context, stored: StoredLineage, entry: LineageEntry, prepared: _Prepared) -> list[Op]:
     """Every ``from`` is still registered. It was visible when the entry was born: only a removal since can have
-    changed that, and the root remembers the last one, so the names are read only when there was one. The root's
-    version is checked in the switching transaction."""
+    changed that, and the root remembers the last one, so the names are read only when there was one that no earlier
+    try has seen. The root's version is checked in the switching transaction."""
     if not entry.joined_from:
         return []
     root = context.registry.root()
-    if root.changed <= guard.born:
+    if root.changed <= prepared.guard.born or root.version == prepared.looked.whole_at:
         return [Check(context.registry.path, root.version)]
     read = context.registry.read(lambda name: is_settled(stored.lineage, name.entry_id))
     registered = {record.name for shard in read.shards for record in shard.records}
@@ -309,6 +312,7 @@ def _check_from(context: Context, stored: StoredLineage, entry: LineageEntry, gu
             f"{describe(gone)} of 'from' was removed from the table",
             "Revert the entry with force.",
         )
+    prepared.looked.whole_at = root.version
     return [Check(context.registry.path, read.root.version)]
 
 

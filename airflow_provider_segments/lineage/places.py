@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
@@ -60,12 +60,48 @@ class Known:
         return self.interval, self.place.version
 
 
-def registered(context: Context, stored: StoredLineage, interval: Interval) -> list[Known]:
+@dataclass(slots=True)
+class Looked:
+    """What the tries of one switch have seen of the registry. While appends go on, each try would else be overtaken by
+    another one before it had read everything again.
+
+    The shards of a settled entry change in two ways only. Every removal changes the registry's root first: then all is
+    read again. And whoever holds a REPLACE lock on their time gives them further places: that is us, and we forget
+    what we write; somebody else whose shard ours shares makes our write fail, and then all is forgotten, too.
+    ``whole_at`` is the root's version at which all that the push replaces was there.
+    """
+
+    root_version: int = -1
+    whole_at: int = -1
+    shards: dict[str, Shard] = field(default_factory=dict)
+
+    def read(self, context: Context, stored: StoredLineage, interval: Interval) -> list[Shard]:
+        """All shards of the interval."""
+        root_version = context.registry.root().version  # before the look, so that no removal falls between
+        if root_version != self.root_version:
+            self.forget()
+        self.root_version = root_version
+        known = [shard for shard in self.shards.values() if shard.name.interval.overlaps(interval)]
+        found = context.registry.read(lambda name: name.path not in self.shards, interval).shards
+        settled = (shard for shard in found if is_settled(stored.lineage, shard.name.entry_id))
+        self.shards.update((shard.name.path, shard) for shard in settled if shard.born <= stored.zxid)
+        return [*known, *found]
+
+    def forget(self, paths: Iterable[str] | None = None) -> None:
+        """Read those shards again, or all of them."""
+        for path in list(self.shards) if paths is None else paths:
+            self.shards.pop(path, None)
+
+
+def registered(
+    context: Context, stored: StoredLineage, interval: Interval, looked: Looked | None = None
+) -> list[Known]:
     """The segments with a place in the timeline that share time with ``interval``, of entries that ``stored`` has or
     has had. Raises :class:`CorruptRecordError`."""
+    shards = (looked or Looked()).read(context, stored, interval)
     return [
         Known(shard, record, record.place, is_settled(stored.lineage, shard.name.entry_id))
-        for shard in context.registry.read(lambda _: True, interval).shards
+        for shard in shards
         if shard.born <= stored.zxid
         for record in shard.records
         if record.place is not None and parse_chunk(shard.chunk_of(record)).overlaps(interval)

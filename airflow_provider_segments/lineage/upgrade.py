@@ -33,7 +33,7 @@ import msgspec
 from airflow_provider_segments.exceptions import EndRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import StoredGuard
-from airflow_provider_segments.lineage.places import Known, Versions, registered
+from airflow_provider_segments.lineage.places import Known, Looked, Versions, registered
 from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import hidden_names
 from airflow_provider_segments.lineage.rules import describe
@@ -74,18 +74,18 @@ class Push:
     shards: Sequence[Shard]
 
 
-def settle_places(context: Context, stored: StoredLineage, push: Push, box: Box) -> bool:
-    """Give every segment the places that it needs once ``push`` is switched on over ``stored``. Says whether the push
-    carries what it does not replace: then it hides nothing else.
+def settle_places(context: Context, stored: StoredLineage, push: Push, box: Box, looked: Looked) -> bool:
+    """Give every segment the places that it needs once ``push`` is switched on over ``stored``; ``looked`` is of all
+    tries of the switch. Says whether the push carries what it does not replace: then it hides nothing else.
 
     Raises :class:`EndRefusedError` (``coarser-segment``, ``finer-granularity``, ``granularity-differs``),
     :class:`LockRevokedError`, :class:`LockLostError`, :class:`CommitConflictError` and :class:`RecordTooLargeError`.
     """
     replacing = _held(box, push, LockType.REPLACE)
     if replacing:
-        _Carrying(context, stored, push).run(replacing)
+        _Carrying(context, stored, push, looked).run(replacing)
     if appending := _held(box, push, LockType.APPEND):
-        _Following(context, stored, push).run(box, appending)
+        _Following(context, stored, push, looked).run(box, appending)
     return bool(replacing)
 
 
@@ -115,6 +115,7 @@ class _Bringing:
     context: Context
     stored: StoredLineage
     push: Push
+    looked: Looked
 
     @property
     def entry_id(self) -> str:
@@ -158,8 +159,10 @@ class _Bringing:
             )
             for change in changes.values()
         ]
+        self.looked.forget(changes)
         for outcome in self.context.session.commit_many([[*fence, *some] for some in pack(ops, request_size(fence))]):
             if isinstance(outcome, Exception):
+                self.looked.forget()
                 raise outcome
 
     def fence(self) -> list[Check]:
@@ -193,7 +196,7 @@ class _Carrying(_Bringing):
 
     def _into(self, target: _Target, held: _Held) -> None:
         interval = parse_chunk(target[0])
-        known = registered(self.context, self.stored, interval)
+        known = registered(self.context, self.stored, interval, self.looked)
         carried = self._carried(target, [one for one in known if one.settled])
         lacking = [one for one in carried if all((up.chunk, up.version) != target for up in one.record.upgrades)]
         if not lacking:
@@ -299,7 +302,7 @@ class _Following(_Bringing):
         (``finer-granularity``, ``granularity-differs``)."""
         interval = parse_chunk(chunk)
         found: dict[_Target, _There] = {}
-        known = registered(self.context, self.stored, interval)
+        known = registered(self.context, self.stored, interval, self.looked)
         settled = [one for one in known if one.settled]
         check_granularity(self.context, self.entry_id, (interval, APPEND_VERSION), settled)
         for one in settled:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from airflow_provider_segments.exceptions import EndRefusedError, RevertRefusedError
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.guard import Guard, Rewrite
-from airflow_provider_segments.lineage.places import Known, Version, Versions, registered
+from airflow_provider_segments.lineage.places import Known, Looked, Version, Versions, registered
 from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.lineage.routing import hidden_names
 from airflow_provider_segments.lineage.rules import describe
@@ -21,7 +21,7 @@ from airflow_provider_segments.locking.counters import Counters, alone, newest_v
 from airflow_provider_segments.model.interval import ALL_TIME, Interval
 from airflow_provider_segments.model.lineage import LineageEntry
 from airflow_provider_segments.model.segment import SegmentRecord
-from airflow_provider_segments.timeline import SegmentState
+from airflow_provider_segments.timeline import Placed, gone_back_from, overlay, places_of
 
 
 def founded_by(rewrite: Rewrite, records: Iterable[SegmentRecord]) -> Version | None:
@@ -32,7 +32,12 @@ def founded_by(rewrite: Rewrite, records: Iterable[SegmentRecord]) -> Version | 
 
 
 def check_joined(
-    context: Context, stored: StoredLineage, entry_id: str, own: Collection[Version], counters: Counters
+    context: Context,
+    stored: StoredLineage,
+    entry_id: str,
+    own: Collection[Version],
+    counters: Counters,
+    looked: Looked,
 ) -> None:
     """Every version that the entry's segments, of the versions ``own``, join is there, and no other granularity beside
     it. The lock box, with its ``counters``, knows where that needs a look: in time where other ids were given out, too.
@@ -40,7 +45,7 @@ def check_joined(
     Raises :class:`EndRefusedError` (``version-gone``, ``granularity-differs``)."""
     if all(version == APPEND_VERSION and alone(counters, interval, version) for interval, version in own):
         return
-    others = _settled(context, stored, entry_id, own)
+    others = _settled(context, stored, entry_id, own, looked)
     for one in own:
         check_granularity(context, entry_id, one, others)
     joined = {one for one in own if one[1] != APPEND_VERSION}
@@ -88,7 +93,7 @@ def check_not_joined(context: Context, stored: StoredLineage, entry_id: str, gua
         )
 
 
-def check_covers(context: Context, entry: LineageEntry, guard: Guard) -> None:
+def check_covers(context: Context, stored: StoredLineage, entry: LineageEntry, guard: Guard, looked: Looked) -> None:
     """A rewrite that founds a version, and carries nothing into it, replaces all that readers see beneath it: a revert
     may have brought something back since it locked the time, or a loss. Raises :class:`EndRefusedError`
     (``not-covered``)."""
@@ -96,12 +101,10 @@ def check_covers(context: Context, entry: LineageEntry, guard: Guard) -> None:
     if rewrite is None or rewrite.partitions:
         return
     replaced = set(entry.segments_from)
-    if left := [
-        one.name
-        for one, state in context.standings(rewrite.interval)
-        if state is SegmentState.VISIBLE and one.place and one.name not in replaced
-        if one.interval.overlaps(rewrite.interval)
-    ]:
+    known = [one for one in registered(context, stored, rewrite.interval, looked) if one.settled]
+    places = (place for one in known for place in places_of(one.entry_id, one.interval, one.record))
+    seen = overlay(context.table, stored.lineage, hidden_names(stored.lineage), places).visible
+    if left := [one.name for one in known if one.name in seen and one.name not in replaced]:
         raise EndRefusedError(
             "not-covered",
             f"end refused: {describe(left)} is visible in its time chunk and not in its 'from', and would be hidden",
@@ -111,7 +114,9 @@ def check_covers(context: Context, entry: LineageEntry, guard: Guard) -> None:
         )
 
 
-def check_not_gone_back(context: Context, stored: StoredLineage, entry: LineageEntry, guard: Guard) -> None:
+def check_not_gone_back(
+    context: Context, stored: StoredLineage, entry: LineageEntry, guard: Guard, looked: Looked
+) -> None:
     """Readers have not gone back from what the entry replaces: a segment that was made together with it may have been
     lost since it was started. Then they see what both were made from, and that would be hidden. Looks only when a
     rewrite brought some of it that can still be gone back from. Raises :class:`EndRefusedError` (``from-not-seen``)."""
@@ -120,7 +125,9 @@ def check_not_gone_back(context: Context, stored: StoredLineage, entry: LineageE
     if not rewritten:
         return
     where = ALL_TIME if guard.rewrite is None else guard.rewrite.interval
-    there = {one.name for one, state in context.standings(where) if state is not SegmentState.STANDBY}
+    known = [one for one in registered(context, stored, where, looked) if one.settled]
+    back = gone_back_from(stored.lineage, [Placed(one.entry_id, one.interval, one.record, one.place) for one in known])
+    there = {one.name for one in known if one.entry_id not in back}
     if gone := [name for name in rewritten if name not in there]:
         raise EndRefusedError(
             "from-not-seen",
@@ -177,8 +184,15 @@ def _of_entry(context: Context, stored: StoredLineage, entry_id: str) -> list[Kn
     return [one for one in registered(context, stored, whole) if one.entry_id == entry_id]
 
 
-def _settled(context: Context, stored: StoredLineage, entry_id: str, versions: Iterable[Version]) -> list[Known]:
+def _settled(
+    context: Context,
+    stored: StoredLineage,
+    entry_id: str,
+    versions: Iterable[Version],
+    looked: Looked | None = None,
+) -> list[Known]:
     """Registered segments of the time of those versions that settled entries other than this one brought."""
     spans = [one for one, _ in versions]
     whole = Interval(min(one.start_ms for one in spans), max(one.end_ms for one in spans))
-    return [one for one in registered(context, stored, whole) if one.settled and one.entry_id != entry_id]
+    known = registered(context, stored, whole, looked)
+    return [one for one in known if one.settled and one.entry_id != entry_id]

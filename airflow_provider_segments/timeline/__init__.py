@@ -2,7 +2,7 @@
 
 from airflow_provider_segments.exceptions import TimelineRefusedError
 from airflow_provider_segments.model.identity import SegmentKey
-from airflow_provider_segments.timeline.overlay import Overlay, Placed, overlay
+from airflow_provider_segments.timeline.overlay import Overlay, Placed, gone_back_from, overlay, places_of
 from airflow_provider_segments.timeline.render import TimelineLine, as_svg, ranges_text, timeline_lines
 from airflow_provider_segments.timeline.segment import (
     Identified,
@@ -26,7 +26,9 @@ __all__ = [
     "TimelineRefusedError",
     "VersionedSegment",
     "as_svg",
+    "gone_back_from",
     "overlay",
+    "places_of",
     "ranges_text",
     "timeline_lines",
 ]

@@ -29,12 +29,12 @@ with the rewrite, by a revert or a loss, without anything being written.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from airflow_provider_segments.exceptions import CorruptRecordError, TimelineRefusedError
-from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.model.interval import Interval, parse_chunk
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace
 from airflow_provider_segments.timeline.axis import union
@@ -51,6 +51,16 @@ class Placed(NamedTuple):
     record: SegmentRecord
     place: TimelinePlace
     within: Interval | None = None
+
+
+def places_of(entry_id: str, interval: Interval, record: SegmentRecord) -> Iterator[Placed]:
+    """All places of a segment of time chunk ``interval``, its own first; none for one without a place."""
+    if record.place is None:
+        return
+    own = Placed(entry_id, interval, record, record.place)
+    yield own
+    for one in record.upgrades:
+        yield own._replace(interval=parse_chunk(one.chunk), place=one.place, within=interval)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from airflow_provider_segments.exceptions import StartRefusedError
 from airflow_provider_segments.lineage import cleanup
+from airflow_provider_segments.lineage.guard import Rewrite
 from airflow_provider_segments.lineage.start import ALL_VISIBLE
+from airflow_provider_segments.locking import APPEND_VERSION, LockType
+from airflow_provider_segments.model.interval import parse_chunk
 from airflow_provider_segments.model.segment import Segment
 from airflow_provider_segments.store import SegmentStore, Table
-from tests.core.versioned_model import World, day_chunk, hour_chunk
+from airflow_provider_segments.zookeeper import Node
+from tests.core.versioned_model import HOUR_MS, Push, World, day_chunk, hour_chunk, versioned_config
 from tests.support.sessions import CountingSession, settings
 from tests.support.tables import DAY_MS, HandClock, make_table, on_clock, on_session, push, visible
 
 
 class Overtaken(CountingSession):
-    """Before each write of ours the next one of ``rivals`` acts; ``looks`` counts how often a registry is listed."""
+    """Before each write of ours the next one of ``rivals`` acts; ``looks`` counts how often a registry is listed, and
+    ``shards`` how many of its shards are read."""
 
     rivals: Iterator[Callable[[], object]] = iter(())
     looks = 0
+    shards = 0
 
     def before(self) -> None:
         for act in self.rivals:
@@ -31,6 +37,10 @@ class Overtaken(CountingSession):
     def children(self, path: str) -> list[str]:
         self.looks += "/SEGMENTS/" in path
         return super().children(path)
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        self.shards += sum("/SEGMENTS/" in path for path in paths)
+        return super().get_many(paths)
 
 
 @pytest.fixture
@@ -56,7 +66,7 @@ def table(store: SegmentStore, hand: HandClock) -> Table:
 
 def ours(table: Table, session: Overtaken, *rivals: Callable[[], object]) -> Table:
     """The table as it is started on while ``rivals`` overtake."""
-    session.rivals, session.looks = iter(rivals), 0
+    session.rivals, session.looks, session.shards = iter(rivals), 0, 0
     return on_session(table.store, session).table(table.name)
 
 
@@ -139,6 +149,60 @@ def test_a_stage_that_finds_a_newer_version_asks_for_ids_of_that_one(store: Segm
     session.rivals = iter(())
     overtaken.end(late)
     assert {(one.chunk, one.partition) for one in world.check().segments} == {(day_chunk(0), 0), (day_chunk(0), 1)}
+
+
+INPUTS = 20
+
+
+@pytest.fixture
+def concurrent(store: SegmentStore) -> World:
+    """A table with concurrent locks and a day of small segments."""
+    world = World.make(store, HandClock(), "DAY")
+    world.table.store.apply_config(replace(versioned_config("DAY"), concurrent_locks=True, raw={}))
+    for _ in range(INPUTS):
+        world.append(day_chunk(0))
+    return world
+
+
+def _staged_rewrite(world: World, session: Overtaken, names: Collection[str]) -> tuple[World, Push]:
+    """A rewrite under a REPLACE lock, up to its end."""
+    day = parse_chunk(day_chunk(0))
+    overtaken = replace(world, table=ours(world.table, session))
+    lock = overtaken.time_lock(day, newest=APPEND_VERSION, lock_type=LockType.REPLACE)
+    rewrite = overtaken._start_under(names, lock, Rewrite(day.start_ms, day.end_ms))
+    overtaken.stage(rewrite, [(day_chunk(0), world.rows_of(names))])
+    session.shards = 0
+    return overtaken, rewrite
+
+
+def test_an_end_that_is_overtaken_reads_only_what_is_new(concurrent: World, session: Overtaken) -> None:
+    """Else appends would starve it: each try reads all of the time chunk, and they write the lineage many times
+    meanwhile."""
+    names = concurrent.visible()
+    overtaken, rewrite = _staged_rewrite(concurrent, session, names)
+    late = 8
+    session.rivals = iter([lambda: concurrent.append(day_chunk(0))] * late)
+    overtaken.end(rewrite)
+    assert next(session.rivals, None) is None
+    assert INPUTS + late <= session.shards < 2 * INPUTS + 4 * late
+    assert len(concurrent.check()) == 1 + late
+
+
+def test_an_end_sees_what_was_removed_and_rolled_back_meanwhile(concurrent: World, session: Overtaken) -> None:
+    [gone, undone, *names] = concurrent.visible()
+    overtaken, rewrite = _staged_rewrite(concurrent, session, names)
+    of = {name: push for push in concurrent.pushes.values() for name in push.brought}
+
+    def remove() -> None:
+        concurrent.expire([gone])
+        concurrent.hand.advance(5 * HOUR_MS)
+        cleanup.run(concurrent.table._context)
+
+    session.rivals = iter([lambda: None, lambda: None, lambda: concurrent.revert(of[undone]), remove])
+    overtaken.end(rewrite)
+    assert next(session.rivals, None) is None and gone not in concurrent.registered()
+    assert concurrent.visible() == sorted(rewrite.brought)
+    concurrent.check()
 
 
 def _wider(world: World) -> None:

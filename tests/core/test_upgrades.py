@@ -860,11 +860,11 @@ def test_without_a_place_in_every_lineage_that_is_compared_the_race_loses_rows(
     once: set[str] = set()
     settle = upgrade.settle_places
 
-    def first_only(context: Any, stored: Any, push: Any, box: Any) -> bool:
+    def first_only(context: Any, stored: Any, push: Any, *rest: Any) -> bool:
         if push.entry.entry_id in once:
             return True
         once.add(push.entry.entry_id)
-        return settle(context, stored, push, box)
+        return settle(context, stored, push, *rest)
 
     from airflow_provider_segments.lineage import end
 
