@@ -35,7 +35,7 @@ from airflow_provider_segments.model.segment import StagedSegment
 from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY, TaskWriter, WriteJob, in_utc, local_dir, row_order
 from airflow_provider_segments.storage.base import ObjectStore
 
-_WRITERS = 2  # threads that sort out, compress and upload outputs
+_WRITERS = 4  # threads that sort out, compress and upload outputs: each waits for Python's lock and the disk, too
 _READERS = 8  # threads that fetch inputs from a store that takes its time for each
 _AT_ONCE_S = 0.005  # a store that has a file in less needs no more threads than can decode
 _DECODERS = 2  # threads that decode inputs; more of them wait for Python's lock

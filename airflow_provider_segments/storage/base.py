@@ -91,9 +91,12 @@ class ObjectStore(Protocol):
     def uri(self) -> str:
         """The root, as given to :func:`~.storage.open_store`: it opens the same store in another process."""
 
-    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False) -> ObjectInfo:
+    def put_file(
+        self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False, consume: bool = False
+    ) -> ObjectInfo:
         """Store the file at ``path`` under ``key`` with ``owner`` metadata; whole or not at all.
 
+        With ``consume`` the caller only removes the file afterwards, so a store on the same disk need not copy it.
         Raises :class:`~.exceptions.ObjectExistsError` when ``key`` is taken and ``overwrite`` is false. After any
         other error the object may stand there, whole: it can be the reply that was lost.
         """

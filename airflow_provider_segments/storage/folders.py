@@ -20,6 +20,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1 << 20
+_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EACCES}
 
 
 @contextmanager
@@ -60,6 +61,22 @@ def open_regular(at: int, name: str) -> int:
 def create_file(at: int, name: str) -> int:
     """A descriptor for writing the new file ``name``."""
     return os.open(name, _NEW, 0o666, dir_fd=at)
+
+
+def link_file(source: Path, at: int, name: str) -> int | None:
+    """A descriptor of the regular file ``source`` under the new name ``name``, too; ``None`` where the file system
+    cannot do that, or it is on another one."""
+    try:
+        os.link(source, name, dst_dir_fd=at, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return None
+        raise
+    try:
+        return open_regular(at, name)
+    except OSError:  # a symbolic link
+        remove(at, name)
+        return None
 
 
 def copy(source: int, target: int) -> int:

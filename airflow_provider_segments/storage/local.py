@@ -72,15 +72,18 @@ class LocalStore:
         """``file:///folder/key``, nothing of it percent-encoded: Spark takes the path letter by letter."""
         return f"file://{self.root}/{check_key(key)}"
 
-    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False) -> ObjectInfo:
-        """Copy the file, sync it, publish it, sync its folder."""
+    def put_file(
+        self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False, consume: bool = False
+    ) -> ObjectInfo:
+        """Copy the file (or link it, if that will do), sync it, publish it, sync its folder."""
         folder, name = _split(check_key(key))
         text = encode_owner(owner)
         with path.open("rb", buffering=0) as source, self._errors(key):
             for _ in range(_TRIES):
                 # Not found: somebody else has removed the folder, or the temporary file, since we made it.
                 with suppress(FileNotFoundError), folders.open_folder(self.root, folder, create=True) as at:
-                    size = self._put(source.fileno(), at, name, text, overwrite=overwrite)
+                    given = path if consume else None
+                    size = self._put(source.fileno(), given, at, name, text, overwrite=overwrite)
                     return ObjectInfo(key, size, dict(owner))
         raise StorageUnavailableError(f"{self.root / key}: its folder was removed {_TRIES} times during the put")
 
@@ -187,14 +190,16 @@ class LocalStore:
                 _prune(self.root, folder)
         return found
 
-    def _put(self, source: int, at: int, name: str, text: str, *, overwrite: bool) -> int:
+    def _put(self, source: int, given: Path | None, at: int, name: str, text: str, *, overwrite: bool) -> int:
         before = _state(at, name)
         if before is not None and not overwrite:
             raise FileExistsError(errno.EEXIST, "An object exists there, and objects are written once")
         temp = folders.TEMP + self._new_id()
-        target = folders.create_file(at, temp)
+        # Not over an object: that may be the very file, from an attempt before, and its metadata would go with it.
+        taken = folders.link_file(given, at, temp) if given is not None and before is None else None
+        target = folders.create_file(at, temp) if taken is None else taken
         try:
-            size = folders.copy(source, target)
+            size = folders.copy(source, target) if taken is None else os.fstat(taken).st_size
             attached = self._attributes and attribute.attach(target, text)
             os.fsync(target)
             state = os.fstat(target)

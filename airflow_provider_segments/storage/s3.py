@@ -142,7 +142,15 @@ class S3Store:
         """``s3://bucket/prefix/key``."""
         return f"s3://{self.bucket}/{self._full(key)}"
 
-    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False) -> ObjectInfo:
+    def put_file(
+        self,
+        path: Path,
+        key: str,
+        *,
+        owner: Mapping[str, str],
+        overwrite: bool = False,
+        consume: bool = False,  # noqa: ARG002 - an upload copies in any case
+    ) -> ObjectInfo:
         """Upload, in parts when it is large; parts of an upload that failed are removed.
 
         A put whose reply was lost is retried by boto3 and then finds the key taken, or its upload gone: the write id

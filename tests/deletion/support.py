@@ -282,9 +282,9 @@ class FaultyStore:
         if why := self.fault(operation, key):
             raise StorageUnavailableError(f"{key}: {why}")
 
-    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False) -> ObjectInfo:
+    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], **how: bool) -> ObjectInfo:
         self._maybe("put", key)
-        return self.inner.put_file(path, key, owner=owner, overwrite=overwrite)
+        return self.inner.put_file(path, key, owner=owner, **how)
 
     def head(self, key: str) -> ObjectInfo | None:
         self._maybe("head", key)

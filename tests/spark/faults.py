@@ -17,8 +17,8 @@ class FailingStore(LocalStore):
         super().__init__(root)
         self.fuse = fuse
 
-    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False) -> ObjectInfo:
-        done = super().put_file(path, key, owner=owner, overwrite=overwrite)
+    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], **how: bool) -> ObjectInfo:
+        done = super().put_file(path, key, owner=owner, **how)
         for mark in sorted(self.fuse.iterdir()):
             try:
                 mark.unlink()

@@ -65,10 +65,10 @@ class DyingStore(LocalStore):
         self.fuse = fuse
         self.after = after
 
-    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False) -> ObjectInfo:
+    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], **how: bool) -> ObjectInfo:
         if not self.after:
             self._burn()
-        done = super().put_file(path, key, owner=owner, overwrite=overwrite)
+        done = super().put_file(path, key, owner=owner, **how)
         if self.after:
             self._burn()
         return done

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import stat
 import tempfile
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,9 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_sync")
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("attributes", [True, False])
+@pytest.mark.parametrize("consume", [False, True])
 def test_a_put_killed_at_any_system_call_leaves_a_whole_object_or_none(
-    tmp_path: Path, attributes: bool, overwrite: bool
+    tmp_path: Path, consume: bool, attributes: bool, overwrite: bool
 ) -> None:
     """Every call is enumerated. Overwriting leaves the old object with its old owner, or the new with its new."""
     body, old = tmp_path / "body", tmp_path / "old"
@@ -52,9 +55,8 @@ def test_a_put_killed_at_any_system_call_leaves_a_whole_object_or_none(
         store = LocalStore(tmp_path / f"store{index}", attributes=attributes)
         if overwrite:
             store.put_file(old, KEY, owner={"was": "old"})
-        if _disturbed(
-            index, _die, lambda store=store: store.put_file(body, KEY, owner={"a": "b"}, overwrite=overwrite)
-        ):
+        put = partial(store.put_file, body, KEY, owner={"a": "b"}, overwrite=overwrite, consume=consume)
+        if _disturbed(index, _die, put):
             break
         seen = store.head(KEY)
         allowed = [(3, {"was": "old"}), new] if overwrite else [None, new]
@@ -62,11 +64,40 @@ def test_a_put_killed_at_any_system_call_leaves_a_whole_object_or_none(
         assert [found[:2] for found in store.list("t/e/")] == ([(KEY, seen.bytes)] if seen else [])
         _only_the_object_is_left(store, seen is not None)
         if seen is None or overwrite:
-            store.put_file(body, KEY, owner={"a": "b"}, overwrite=overwrite)
+            put()
         seen = store.head(KEY)
         assert seen is not None
         assert (seen.bytes, dict(seen.owner)) == new
-    assert index > 15
+    assert index > (11 if consume else 15)
+
+
+def test_a_file_that_is_given_away_is_linked_and_where_that_is_impossible_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, body, symbolic = LocalStore(tmp_path / "store"), tmp_path / "body", tmp_path / "symbolic"
+    body.write_bytes(b"z" * 1000)
+    symbolic.symlink_to(body)
+
+    def put(name: str, path: Path) -> os.stat_result:
+        store.put_file(path, f"t/e/{name}", owner={"a": "b"}, consume=True)
+        stored = store.head(f"t/e/{name}")
+        assert stored is not None and (stored.bytes, dict(stored.owner)) == (1000, {"a": "b"})
+        assert not any(one.startswith(".tmp-") for one in os.listdir(store.root / "t" / "e"))
+        return (store.root / "t" / "e" / name).lstat()
+
+    own = body.stat().st_ino
+    assert put("linked", body).st_ino == own
+    copied = put("copied", symbolic)
+    assert stat.S_ISREG(copied.st_mode) and copied.st_ino != own
+    link = os.link
+
+    def on_one_disk(source: Any, *rest: Any, **how: Any) -> None:
+        if source == body:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        link(source, *rest, **how)
+
+    monkeypatch.setattr(os, "link", on_one_disk)
+    assert put("elsewhere", body).st_ino != own
 
 
 def _only_the_object_is_left(store: LocalStore, there: bool) -> None:
