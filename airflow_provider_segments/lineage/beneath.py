@@ -22,7 +22,7 @@ from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.places import Known, Versions, registered
 from airflow_provider_segments.lineage.records import StoredLineage
 from airflow_provider_segments.locking import APPEND_VERSION
-from airflow_provider_segments.model.interval import Interval
+from airflow_provider_segments.model.interval import ALL_TIME, Interval
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 
 
@@ -33,22 +33,33 @@ class Beneath:
     known: tuple[Known, ...] = ()
 
     @classmethod
-    def read(cls, context: Context, stored: StoredLineage) -> Beneath:
-        """Reads nothing but the lock box for a table without newer versions. Raises :class:`CorruptRecordError`."""
+    def read(cls, context: Context, stored: StoredLineage, where: Interval = ALL_TIME) -> Beneath:
+        """What there is of ``where``. Reads nothing but the lock box for a table without newer versions. Raises
+        :class:`CorruptRecordError`."""
         newer = [one for one in context.locks.read().counters if one.version > APPEND_VERSION]
         if not newer:
             return cls()
-        whole = Interval(min(one.start_ms for one in newer), max(one.end_ms for one in newer))
-        return cls(tuple(one for one in registered(context, stored, whole) if one.settled))
+        start = max(where.start_ms, min(one.start_ms for one in newer))
+        end = min(where.end_ms, max(one.end_ms for one in newer))
+        if start >= end:
+            return cls()
+        return cls(tuple(one for one in registered(context, stored, Interval(start, end)) if one.settled))
+
+    def without(self, names: Collection[str]) -> Beneath:
+        """This when those segments have left the registry."""
+        gone = frozenset(names)
+        return Beneath(tuple(one for one in self.known if one.name not in gone))
 
     def uncovered_by(self, lineage: Lineage, entry: LineageEntry) -> list[str]:
-        """What readers might see again, or no longer, if what ``entry`` replaced left the registry."""
+        """What readers might see again, or no longer, if what ``entry`` replaced left the registry. It can no longer be
+        rolled back; what others of that kind have replaced nobody sees again, either."""
         gone = set(entry.segments_from)
         if all(one.place.version == APPEND_VERSION for one in self.known if one.name in gone):
             return []
-        before = self._held(lineage, _revertable(lineage, but=entry), gone)
+        before = self._held(lineage, _revertable(lineage), gone)
         with_it, without_it = Versions(before), Versions(one for one in before if one.name not in gone)
-        left = (one for one in self.known if one.name not in gone)
+        never = {name for one in lineage if lineage.is_cleaning(one.entry_id) for name in one.segments_from}
+        left = (one for one in self.known if one.name not in never)
         return [one.name for one in left if with_it.cover(one) != without_it.cover(one)]
 
     def hidden_for_good(self, lineage: Lineage) -> list[Known]:
@@ -72,9 +83,5 @@ class Beneath:
         ]
 
 
-def _revertable(lineage: Lineage, *, but: LineageEntry | None = None) -> set[str]:
-    return {
-        one.entry_id
-        for one in lineage.in_state(EntryState.COMPLETED)
-        if one is not but and not lineage.is_cleaning(one.entry_id)
-    }
+def _revertable(lineage: Lineage) -> set[str]:
+    return {one.entry_id for one in lineage.in_state(EntryState.COMPLETED) if not lineage.is_cleaning(one.entry_id)}

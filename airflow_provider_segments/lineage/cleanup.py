@@ -25,10 +25,10 @@ from airflow_provider_segments.lineage.decide import (
     Action,
     Decision,
     Freed,
+    applied,
     decide,
     hidden_by,
     needs_look,
-    outcome,
     rule_for,
     wanted_shards,
 )
@@ -38,7 +38,7 @@ from airflow_provider_segments.lineage.removal import remember_removal, set_root
 from airflow_provider_segments.lineage.routing import is_settled
 from airflow_provider_segments.lineage.rules import describe
 from airflow_provider_segments.lineage.start import StartedEntry
-from airflow_provider_segments.model.interval import ALL_TIME
+from airflow_provider_segments.model.interval import ALL_TIME, Interval
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.model.segment import SegmentRecord
 from airflow_provider_segments.registry.registry import Root, StoredRoot
@@ -95,7 +95,7 @@ class Plan:
                 report.aborted.append(decision.entry_id)
             if decision.action is Action.DROP:
                 report.dropped.append(decision.entry_id)
-            if decision.action is not Action.KEEP:
+            if decision.action not in (Action.KEEP, Action.HOLD):
                 report.mark(decision.entry_id, decision.freed)
         for entry_id, freed in self.hidden.items():
             report.mark_hidden(entry_id, freed)
@@ -114,21 +114,18 @@ def plan(context: Context) -> Plan:
     rewrites = {one.entry_id for one in lineage.rewrites()}
     needed = {one.entry_id: seen for one in look if one.entry_id in rewrites if (seen := _gone_back_to(context, one))}
     beneath = Beneath.read(context, stored)
-    kept = dict.fromkeys(needed, _GONE_BACK)
-    for one in look:
-        if one.entry_id in hidden and (names := _uncovered(beneath, lineage, one)):
-            kept.setdefault(one.entry_id, _still_hides(names))
-    decisions = tuple(
-        Decision(one.entry, Action.KEEP, kept[one.entry_id]) if one.entry_id in kept else one
-        for one in decide(lineage, hidden, config, now_ms)
-    )
-    after = outcome(lineage, decisions, now_ms)
-    return Plan(decisions, after, needed, _freed_by_entry(beneath.hidden_for_good(after)))
-
-
-def _uncovered(beneath: Beneath, lineage: Lineage, entry: LineageEntry) -> list[str]:
-    """What readers would see again if what a replacement replaced left the registry."""
-    return beneath.uncovered_by(lineage, entry) if entry.state is EntryState.COMPLETED else []
+    decisions: list[Decision] = []
+    for one in decide(lineage, hidden, config, now_ms):  # each under what those before it will have left
+        if one.entry_id in needed:
+            one = Decision(one.entry, Action.KEEP, _GONE_BACK)
+        elif one.action is Action.MARK and one.entry.state is EntryState.COMPLETED:
+            if names := beneath.uncovered_by(applied(lineage, one, now_ms), one.entry):
+                one = Decision(one.entry, Action.HOLD, _still_hides(names))
+            else:
+                beneath = beneath.without(one.entry.segments_from)
+        decisions.append(one)
+        lineage = applied(lineage, one, now_ms)
+    return Plan(tuple(decisions), lineage, needed, _freed_by_entry(beneath.hidden_for_good(lineage)))
 
 
 def _still_hides(names: Collection[str]) -> str:
@@ -147,11 +144,15 @@ def _gone_back_to(context: Context, rewrite: LineageEntry) -> list[str]:
     a rewrite of which something is left, that is kept out of sight as long as the entry is there: so it says so, too,
     when all that it had replaced is lost. What joined the version beneath meanwhile would else be hidden by it."""
     guard = context.records.guard(rewrite.entry_id)
-    where = ALL_TIME if guard is None or guard.guard.rewrite is None else guard.guard.rewrite.interval
-    standings, replaced = context.standings(where), set(rewrite.segments_from)
+    standings, replaced = context.standings(_time_of(guard)), set(rewrite.segments_from)
     return [one.name for one, state in standings if state is SegmentState.VISIBLE and one.name in replaced] or [
         one.name for one, state in standings if state is SegmentState.STANDBY and one.entry_id == rewrite.entry_id
     ]
+
+
+def _time_of(guard: StoredGuard | None) -> Interval:
+    """All the time in which an entry replaced something, as far as its guard knows."""
+    return ALL_TIME if guard is None or guard.guard.rewrite is None else guard.guard.rewrite.interval
 
 
 def run(context: Context) -> CleanedUp:
@@ -202,14 +203,14 @@ def remove_replaced(context: Context, entry_id: str) -> Freed:
         if stored.lineage.can_fall_back(entry_id) and (seen := _gone_back_to(context, entry)):
             _warn_of_loss(context, entry_id, seen)
             return Freed()
-        if hides := _uncovered(Beneath.read(context, stored), stored.lineage, entry):
-            _LOG.info("Table %r: entry %s stays: %s.", context.table, entry_id, _still_hides(hides))
-            return Freed()
         if not stored.lineage.is_cleaning(entry_id):
             marked = stored.lineage.with_cleaning(entry_id, context.clock.now_ms())
             context.session.commit([context.records.write(stored, marked)])
             stored = context.records.read()
         guard = context.records.guard(entry_id)
+        if hides := Beneath.read(context, stored, _time_of(guard)).uncovered_by(stored.lineage, entry):
+            _LOG.info("Table %r: entry %s stays: %s.", context.table, entry_id, _still_hides(hides))
+            return Freed()
         remember_removal(context, stored, guard.changed if guard else stored.zxid)
         gone = set(entry.segments_from)
         found = _replaced_in(context, stored.lineage, entry_id)
@@ -271,7 +272,7 @@ def _act(context: Context, decision: Decision, report: CleanedUp) -> None:
             if context.retried("cleanup", lambda: _abort(context, entry_id)):
                 report.aborted.append(entry_id)
             report.mark(entry_id, remove_staged(context, entry_id))
-        case Action.MARK:
+        case Action.MARK | Action.HOLD:
             completed = decision.entry.state is EntryState.COMPLETED
             report.mark(entry_id, (remove_replaced if completed else remove_staged)(context, entry_id))
         case Action.DROP:

@@ -25,11 +25,13 @@ again."""
 
 class Action(enum.Enum):
     """ABORT reverts a push that nobody ended; MARK takes its hidden segments out of the registry and queues their
-    deletion; DROP removes an entry that hides nothing any more."""
+    deletion; HOLD only says that it can no longer be rolled back, since what it hides must stay for now; DROP removes
+    an entry that hides nothing any more."""
 
     KEEP = "keep"
     ABORT = "abort"
     MARK = "mark"
+    HOLD = "hold"
     DROP = "drop"
 
 
@@ -155,13 +157,15 @@ def decide(lineage: Lineage, hidden: Mapping[str, Freed], config: TableConfig, n
     return [_decision(lineage, entry, hidden.get(entry.entry_id, Freed()), config, now_ms) for entry in lineage]
 
 
-def outcome(lineage: Lineage, decisions: Iterable[Decision], now_ms: int) -> Lineage:
-    """The lineage once ``decisions`` are carried out."""
-    for decision in decisions:
-        if decision.action is Action.ABORT:
-            lineage = lineage.put(decision.entry.moved_to(EntryState.REVERTED, now_ms))
-        elif decision.action is Action.DROP:
-            lineage = lineage.without(decision.entry_id)
+def applied(lineage: Lineage, decision: Decision, now_ms: int) -> Lineage:
+    """The lineage once ``decision`` is carried out."""
+    match decision.action:
+        case Action.ABORT:
+            return lineage.put(decision.entry.moved_to(EntryState.REVERTED, now_ms))
+        case Action.DROP:
+            return lineage.without(decision.entry_id)
+        case Action.MARK | Action.HOLD if decision.entry.state is EntryState.COMPLETED:
+            return lineage.with_cleaning(decision.entry_id, now_ms)
     return lineage
 
 

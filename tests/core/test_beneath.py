@@ -114,6 +114,16 @@ def test_a_stack_of_overwrites_leaves_from_below(world: World) -> None:
     assert not world.registered()
 
 
+def test_two_entries_whose_segments_hide_each_other_s_do_not_wait_for_each_other(world: World) -> None:
+    days = [world.append(DAY), world.append(DAY)]
+    hours = [world.overwrite(NINE), world.overwrite(TEN)]
+    for day, hour in zip(days, hours, strict=True):
+        world.expire(day.brought | hour.brought)
+    assert not seen(world)
+    later(world)
+    assert not world.registered()
+
+
 def test_what_only_an_append_would_go_on_hiding_is_not_uncovered(world: World) -> None:
     """An append joined the version of an overwrite, which was expired. The append can still be rolled back."""
     day, over = world.append(DAY), world.overwrite(TEN)
