@@ -15,8 +15,9 @@ good, and what would be seen again once some were rolled back counts as seen.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from airflow_provider_segments.lineage.context import Context
 from airflow_provider_segments.lineage.places import Known, Versions, registered
@@ -26,11 +27,15 @@ from airflow_provider_segments.model.interval import ALL_TIME, Interval
 from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Beneath:
     """The settled segments of the time in which a table has, or had, newer versions than that of its appends."""
 
     known: tuple[Known, ...] = ()
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Known]:
+        return {one.name: one for one in self.known}
 
     @classmethod
     def read(cls, context: Context, stored: StoredLineage, where: Interval = ALL_TIME) -> Beneath:
@@ -54,13 +59,24 @@ class Beneath:
         """What readers might see again, or no longer, if what ``entry`` replaced left the registry. It can no longer be
         rolled back; what others of that kind have replaced nobody sees again, either."""
         gone = set(entry.segments_from)
-        if all(one.place.version == APPEND_VERSION for one in self.known if one.name in gone):
+        hiding = [one for name in gone if (one := self._by_name.get(name)) and one.place.version > APPEND_VERSION]
+        if not hiding:
             return []
-        before = self._held(lineage, _revertable(lineage), gone)
+        near = self._around(hiding)
+        before = near._held(lineage, _revertable(lineage), gone)
         with_it, without_it = Versions(before), Versions(one for one in before if one.name not in gone)
         never = {name for one in lineage if lineage.is_cleaning(one.entry_id) for name in one.segments_from}
-        left = (one for one in self.known if one.name not in never)
+        left = (one for one in near.known if one.name not in never)
         return [one.name for one in left if with_it.cover(one) != without_it.cover(one)]
+
+    def _around(self, some: Collection[Known]) -> Beneath:
+        """What may lie beneath ``some``, with all that may hide it, too: what shares time with what shares theirs."""
+        return self._overlapping(self._overlapping(some).known)
+
+    def _overlapping(self, some: Collection[Known]) -> Beneath:
+        start = min(one.interval.start_ms for one in some)
+        span = Interval(start, max(one.interval.end_ms for one in some))
+        return Beneath(tuple(one for one in self.known if one.interval.overlaps(span)))
 
     def hidden_for_good(self, lineage: Lineage) -> list[Known]:
         """What nothing can bring back to readers, and no entry of the lineage says anything of."""

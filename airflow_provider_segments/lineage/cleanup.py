@@ -174,8 +174,9 @@ def run(context: Context) -> CleanedUp:
 def _remove_hidden(context: Context) -> dict[str, Freed]:
     """Remove what is hidden for good from the registry and queue its objects; returns what went, by entry.
 
-    The history of the time when it was visible is over: what hides it has left the lineage, which forgets it. Each
-    transaction checks that the lineage is still the one that was decided on.
+    The history of the time when it was visible is over: what hides it has left the lineage, which forgets it. And it
+    stays hidden, whatever is written meanwhile: what hides it can neither be rolled back nor, before this has gone, be
+    removed, and nobody can replace what he does not see.
     """
     stored = context.records.read()
     found = Beneath.read(context, stored).hidden_for_good(stored.lineage)
@@ -183,8 +184,7 @@ def _remove_hidden(context: Context) -> dict[str, Freed]:
         return {}
     remember_removal(context, stored, 0)
     names, shards = {one.name for one in found}, {one.shard.name.path: one.shard for one in found}
-    fence = [] if stored.version is None else [Check(context.records.path, stored.version)]
-    context.marker.mark(shards.values(), lambda record: record.name not in names, reason="overwritten", fence=fence)
+    context.marker.mark(shards.values(), lambda record: record.name not in names, reason="overwritten")
     return _freed_by_entry(found)
 
 
