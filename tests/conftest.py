@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,11 @@ from airflow_provider_segments.store import SegmentStore
 from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
 
 _CLUSTERS = itertools.count(1)
+
+
+def pytest_configure() -> None:
+    """Spark's gateway says goodbye when the process ends, to a stream that is closed by then."""
+    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
