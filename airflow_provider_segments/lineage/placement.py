@@ -125,14 +125,7 @@ class _Placer:
         holders = {held.lock_id: held for held in self.guard.locks}
         requests = [
             AllocationRequest(
-                lock=LockRequest(
-                    group=lock.group,
-                    task=holders[lock.lock_id].task,
-                    interval=lock.interval,
-                    lock_type=lock.lock_type,
-                    priority=lock.priority,
-                    lease_ms=1,  # whoever holds it says for how long; this must not make it longer
-                ),
+                lock=LockRequest.of_held(lock, holders[lock.lock_id].task),
                 key=self._key(chunk),
                 count=counts[chunk],
                 interval=parse_chunk(chunk),

@@ -124,17 +124,8 @@ class _Bringing:
     def new_ids(self, held: _Held, interval: Interval, version: str, count: int, at_least: int = 0) -> range:
         """Ids in a version, under a lock that the push relies on."""
         self.fence()  # a lock that is lost must not be asked for anew: it would be another one
-        holder, lock = held
-        request = LockRequest(
-            group=lock.group,
-            task=holder.task,
-            interval=lock.interval,
-            lock_type=lock.lock_type,
-            priority=lock.priority,
-            lease_ms=1,  # whoever holds it says for how long; this must not make it longer
-        )
         asked = AllocationRequest(
-            lock=request,
+            lock=LockRequest.of_held(held[1], held[0].task),
             key=f"{self.entry_id}/upgrade/{self.context.clock.new_id()}",
             count=count,
             interval=interval,
@@ -216,7 +207,7 @@ class _Carrying(_Bringing):
         for one in known:
             if one.place.version >= target[1] or one.name in self._gone:
                 continue
-            held = versions.cover(one, self._overs.get(one.name, ()))
+            held = versions.cover(one, self._overs.get(one.name, set()))
             if held == [(one.interval.start_ms, one.interval.end_ms)]:
                 continue
             if not held and interval.contains(one.interval):
@@ -251,12 +242,11 @@ class _Carrying(_Bringing):
         return hidden_names(self.stored.lineage)
 
     @cached_property
-    def _overs(self) -> Mapping[str, frozenset[str]]:
+    def _overs(self) -> Mapping[str, set[str]]:
         """For each replaced segment, the entries that have to be reverted before it comes back."""
         lineage = self.stored.lineage
-        above = {name: entry for entry in lineage.in_state(EntryState.COMPLETED) for name in entry.segments_from}
-        over = {entry.entry_id: _built_upon(entry, above) for entry in set(above.values())}
-        return {name: over[entry.entry_id] for name, entry in above.items()}
+        over = {entry.entry_id: lineage.built_upon(entry) for entry in set(lineage.replaced_by.values())}
+        return {name: over[entry.entry_id] for name, entry in lineage.replaced_by.items()}
 
 
 @dataclass(frozen=True)
@@ -364,15 +354,3 @@ def _held(box: Box, push: Push, lock_type: LockType) -> list[_Held]:
         and lock.granularity is LockGranularity.TIME_CHUNK
         and (held.lock_id == lock.lock_id or held.lock_id in lock.absorbed)
     ]
-
-
-def _built_upon(entry: LineageEntry, above: Mapping[str, LineageEntry]) -> frozenset[str]:
-    """The entry, and all that replaced what it brought, what those brought, and so on."""
-    found: set[str] = set()
-    todo = [entry]
-    while todo:
-        one = todo.pop()
-        if one.entry_id not in found:
-            found.add(one.entry_id)
-            todo += [above[name] for name in one.segments_to if name in above]
-    return frozenset(found)

@@ -86,6 +86,19 @@ class LockRequest:
         if any(partition < 0 for partition in self.partitions):
             raise InvalidLockRequestError("partition ids must not be negative")
 
+    @classmethod
+    def of_held(cls, lock: Lock, task: str) -> LockRequest:
+        """The request that finds the time-chunk lock ``lock`` of ``task`` again. It makes the lease no longer:
+        whoever holds a lock says for how long."""
+        return cls(
+            group=lock.group,
+            task=task,
+            interval=lock.interval,
+            lock_type=lock.lock_type,
+            priority=lock.priority,
+            lease_ms=1,
+        )
+
     @property
     def ranges(self) -> Ranges:
         """The partition ids."""

@@ -158,6 +158,23 @@ class Lineage:
         return [entry for entry in self if self.can_fall_back(entry.entry_id)] if self.custom_map else []
 
     @cached_property
+    def replaced_by(self) -> Mapping[str, LineageEntry]:
+        """The COMPLETED entry that replaced a segment, by the segment's name."""
+        return {name: entry for entry in self.in_state(EntryState.COMPLETED) for name in entry.segments_from}
+
+    def built_upon(self, entry: LineageEntry) -> set[str]:
+        """Ids of the entry, of what replaced something that it brought, of what replaced something of that, and so
+        on."""
+        found: set[str] = set()
+        todo = [entry]
+        while todo:
+            one = todo.pop()
+            if one.entry_id not in found:
+                found.add(one.entry_id)
+                todo += [self.replaced_by[name] for name in one.segments_to if name in self.replaced_by]
+        return found
+
+    @cached_property
     def rewriters(self) -> Mapping[str, str]:
         """Which of :meth:`rewrites` brought a segment, by the segment's name."""
         return {name: entry.entry_id for entry in self.rewrites() for name in entry.segments_to}

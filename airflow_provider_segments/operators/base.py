@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -78,9 +79,9 @@ class TablesOperator(ClusterOperator):
         super().__init__(**kwargs)
         self.table = table
 
+    @abstractmethod
     def work(self, table: Table) -> dict[str, Any]:
         """What is to be done to ``table``; returns its report as plain data."""
-        raise NotImplementedError
 
     def progress(self, name: str) -> Callable[[Any], None]:
         """Logs how far the work on a table is, now and then."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -54,9 +55,9 @@ class SegmentsJobOperator(SparkSubmitOperator):
         with self.segments_hook.get_session() as session:
             yield LockBox(session, ClusterPaths(self.segments_hook.settings.cluster), self.table)
 
+    @abstractmethod
     def job_arguments(self, context: Context) -> list[str]:
         """The application's arguments besides those that name the table and the store."""
-        raise NotImplementedError
 
     def warehouse_of_its_own(self) -> bool:
         """Whether the job gets a warehouse folder away from the worker's present folder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,9 @@ class SegmentsSensor(BaseSensorOperator):
         self.deferrable = deferrable
         self.poll_interval = poll_interval
 
+    @abstractmethod
     def trigger(self) -> SegmentsTrigger:
         """What waits for the same in the triggerer."""
-        raise NotImplementedError
 
     def execute(self, context: Context) -> Any:
         """Look once; then defer, or poke as sensors do."""

@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from airflow_provider_segments.exceptions import CorruptRecordError, TimelineRefusedError
 from airflow_provider_segments.model.interval import Interval, parse_chunk
-from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.model.lineage import Lineage, LineageEntry
 from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace
 from airflow_provider_segments.timeline.axis import union
 from airflow_provider_segments.timeline.segment import SegmentState, TimelinePiece, VersionedSegment
@@ -163,7 +163,7 @@ def gone_back_from(lineage: Lineage, found: Collection[Placed]) -> frozenset[str
     gaps = {one.entry_id: gap for one in here if (gap := _gap(one, registered))}
     if not gaps:
         return frozenset()
-    above = {name: entry for entry in lineage.in_state(EntryState.COMPLETED) for name in entry.segments_from}
+    above = lineage.replaced_by
     todo = [above[name] for gap in gaps.values() for name in gap if name in above]
     while todo:  # nothing at all may be left of what rewrote a segment that is missing
         entry = todo.pop()
@@ -176,7 +176,7 @@ def gone_back_from(lineage: Lineage, found: Collection[Placed]) -> frozenset[str
         before = len(back)
         for entry_id, gap in gaps.items():
             if any(name not in above or above[name].entry_id in back for name in gap):
-                over = _built_upon(rewrites[entry_id], above)
+                over = lineage.built_upon(rewrites[entry_id])
                 if over <= rewrites.keys():  # else rows would come back that were replaced on purpose
                     back |= over
     return frozenset(back)
@@ -184,18 +184,6 @@ def gone_back_from(lineage: Lineage, found: Collection[Placed]) -> frozenset[str
 
 def _gap(entry: LineageEntry, registered: Collection[str]) -> list[str]:
     return [name for name in entry.segments_to if name not in registered]
-
-
-def _built_upon(entry: LineageEntry, above: Mapping[str, LineageEntry]) -> set[str]:
-    """The entry, and all that replaced what it brought, what those brought, and so on."""
-    found: set[str] = set()
-    todo = [entry]
-    while todo:
-        one = todo.pop()
-        if one.entry_id not in found:
-            found.add(one.entry_id)
-            todo += [above[name] for name in one.segments_to if name in above]
-    return found
 
 
 def _left_to_the_timeline(lineage: Lineage, back: Collection[str]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,13 +31,13 @@ class SegmentsTrigger(BaseTrigger):
         self.segments_conn_id = segments_conn_id
         self.poll_interval = poll_interval
 
+    @abstractmethod
     def arguments(self) -> dict[str, Any]:
         """What makes this trigger again, besides what the base has."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, Any]:
         """Wait, and return the event."""
-        raise NotImplementedError
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class and arguments. No secret among them: the triggerer looks the connection up itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +80,9 @@ class _UntilGone(SegmentsTrigger):
         self.table = table
         self.until = until
 
+    @abstractmethod
     def in_the_way(self, locks: Sequence[Lock], at_ms: int) -> tuple[Lock, ...]:
         """What is still waited for."""
-        raise NotImplementedError
 
     async def wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, Any]:
         """Look whenever the first lock in the way goes, or its lease ends."""

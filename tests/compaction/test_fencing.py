@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ def give_back(table: Table) -> None:
     table.locks.release("thieves", "thief")
 
 
-class Push:
+class Push(ABC):
     """A push of rows of its own, and what readers see before it and after it."""
 
     granularity = "DAY"
@@ -92,9 +93,9 @@ class Push:
         self.before = visible(self.table)
         self.rows = list(range(2 * ROWS))
 
+    @abstractmethod
     def act(self, table: Table) -> None:
         """The push; raises when it fails."""
-        raise NotImplementedError
 
     def published(self) -> bool:
         """Whether readers see something else than before."""

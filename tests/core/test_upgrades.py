@@ -6,11 +6,8 @@ for those it was made from. Each snapshot must show every row exactly once.
 
 from __future__ import annotations
 
-import importlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,7 +17,6 @@ from airflow_provider_segments.compaction.locks import choose_lock
 from airflow_provider_segments.compaction.plan import whole_group
 from airflow_provider_segments.exceptions import (
     EndRefusedError,
-    EntryNotFoundError,
     InvalidConfigError,
     InvalidNameError,
     LockDeniedError,
@@ -30,18 +26,11 @@ from airflow_provider_segments.exceptions import (
     StageRefusedError,
 )
 from airflow_provider_segments.lineage import cleanup, upgrade
-from airflow_provider_segments.lineage.guard import Rewrite
-from airflow_provider_segments.lineage.stage import StageTicket
 from airflow_provider_segments.locking import (
     APPEND_VERSION,
-    LockRequest,
     LockType,
-    Priority,
-    granted_lock,
 )
 from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.identity import HeldLock
-from airflow_provider_segments.model.interval import parse_chunk
 from airflow_provider_segments.model.segment import (
     SegmentRecord,
     StagedSegment,
@@ -50,164 +39,15 @@ from airflow_provider_segments.model.segment import (
     decode_records,
     encode_record,
 )
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.timeline import Placed, SegmentState, as_svg, timeline_lines
-from tests.support.owned import build_owned
-from tests.support.sessions import CountingSession, settings
+from airflow_provider_segments.store import SegmentStore
+from airflow_provider_segments.timeline import SegmentState, as_svg, timeline_lines
+from tests.core.upgrades_lab import CONFIG, DAY, MONTH, NEXT_DAY, Lab, build
 from tests.support.tables import (
     DAY_MS,
-    HOUR_MS,
-    HandClock,
     named,
-    object_path,
-    on_clock,
-    on_session,
     states,
     visible,
 )
-
-overlays = importlib.import_module("airflow_provider_segments.timeline.overlay")  # the package has a function so named
-DAY = "2013-01-01"
-NEXT_DAY = "2013-01-02"
-MONTH = "2013-01"
-CONFIG = {
-    "tableName": "t",
-    "segmentsConfig": {"timeColumnName": "ts", "replacedSegmentsRetentionPeriod": "1h"},
-    "segmentBuildConfig": {"segmentLocking": "concurrent"},
-}
-
-
-@dataclass
-class Open:
-    """A push that was staged and not ended."""
-
-    entry_id: str
-    names: list[str]
-
-
-@dataclass
-class Lab:
-    """A table with concurrent locks, and which rows each of its segments has."""
-
-    store: SegmentStore
-    hand: HandClock
-    table: Table
-    rows: dict[str, frozenset[str]] = field(default_factory=dict)
-
-    @classmethod
-    def make(cls, store: SegmentStore, name: str = "t") -> Lab:
-        hand = HandClock()
-        mine = on_clock(store, hand.clock())
-        mine.apply_config(TableConfig.from_json({**CONFIG, "tableName": name}))
-        return cls(mine, hand, mine.table(name))
-
-    def prepare(self, count: int = 1, chunks: Sequence[str] = (DAY,), **start: Any) -> Open:
-        """An append up to its end."""
-        entry_id = self.table.start(**start).entry_id
-        names = named(self.table, entry_id, count)
-        ticket = self.table.open_stage(entry_id)
-        self.table.stage(ticket, _build(self.table, ticket, names, chunks))
-        self.rows |= {name: frozenset([name]) for name in names}
-        return Open(entry_id, names)
-
-    def append(self, count: int = 1, chunks: Sequence[str] = (DAY,)) -> Open:
-        """A whole append."""
-        made = self.prepare(count, chunks)
-        self.table.end(made.entry_id)
-        return made
-
-    def lock(self, chunk: str = DAY, lock_type: LockType = LockType.REPLACE, group: str = "compaction") -> HeldLock:
-        """A time-chunk lock with the priority of compaction."""
-        request = LockRequest(
-            group=group, task="c", interval=parse_chunk(chunk), lock_type=lock_type, priority=Priority.COMPACTION
-        )
-        lock = granted_lock("t", self.table.locks.acquire(request))
-        return HeldLock(lock.lock_id, group, "c")
-
-    def rewrite(self, inputs: Sequence[str], held: HeldLock, chunk: str = DAY, count: int = 1, **start: Any) -> Open:
-        """A compaction of ``inputs`` up to its end; its segments share their rows."""
-        at = parse_chunk(chunk)
-        started = self.table.start(inputs, locks=[held], rewrite=Rewrite(at.start_ms, at.end_ms), **start)
-        names = named(self.table, started.entry_id, count)
-        ticket = self.table.open_stage(started.entry_id)
-        self.table.stage(ticket, _build(self.table, ticket, names, (chunk,)))
-        rows = sorted(row for name in inputs for row in self.rows[name])
-        self.rows |= {name: frozenset(rows[number::count]) for number, name in enumerate(names)}
-        return Open(started.entry_id, names)
-
-    def end(self, push: Open, held: HeldLock | None = None) -> None:
-        """End, and give the lock back."""
-        self.table.end(push.entry_id)
-        if held is not None:
-            self.release(held)
-
-    def release(self, held: HeldLock) -> None:
-        self.table.locks.release(held.group, held.task)
-
-    def compact(self, inputs: Sequence[str], chunk: str = DAY, count: int = 1) -> Open:
-        """A whole compaction."""
-        held = self.lock(chunk)
-        made = self.rewrite(inputs, held, chunk, count)
-        self.end(made, held)
-        return made
-
-    def overwrite(self, chunk: str = DAY) -> Open:
-        """A push under an EXCLUSIVE lock that replaces nothing by name."""
-        held = self.lock(chunk, LockType.EXCLUSIVE)
-        made = self.prepare(1, (chunk,), locks=[held])
-        self.end(made, held)
-        return made
-
-    def apply(self, **build: Any) -> None:
-        """Change the table's config."""
-        self.store.apply_config(TableConfig.from_json({**CONFIG, "segmentBuildConfig": build}))
-
-    def seen(self) -> list[str]:
-        """The rows of a snapshot of everything, sorted; the same as day by day."""
-        whole = sorted(row for name in visible(self.table) for row in self.rows[name])
-        by_day: set[str] = set()
-        for chunk in (DAY, NEXT_DAY):
-            at = parse_chunk(chunk)
-            by_day.update(self.table.snapshot(at.start_ms, at.end_ms).names)
-        assert by_day == set(self.table.snapshot().names)
-        return whole
-
-    def appended(self) -> list[str]:
-        """All rows that were ever appended."""
-        return sorted(name for name, rows in self.rows.items() if rows == {name})
-
-    def places(self) -> dict[str, tuple[str, str, int]]:
-        """Chunk, version and id of each visible segment."""
-        return {one.name: (one.chunk, one.version, one.partition) for one in self.table.snapshot().segments}
-
-    def records(self) -> dict[str, SegmentRecord]:
-        shards = self.table._context.registry.read(lambda _: True).shards
-        return {record.name: record for shard in shards for record in shard.records}
-
-    def settle(self) -> None:
-        """Clean up until nothing is left to do, and delete what was let go."""
-        for _ in range(4):
-            self.hand.advance(3 * HOUR_MS)
-            self.table.cleanup()
-        self.hand.advance(DAY_MS)
-        self.store.deleter().drain()
-        name = self.table.name
-        folder = object_path(self.table, name)
-        there = (
-            {str(path.relative_to(folder.parent)) for path in folder.rglob("*.parquet")} if folder.exists() else set()
-        )
-        shards = self.table._context.registry.read(lambda _: True).shards
-        assert there == {f"{name}/{shard.name.entry_id}/{one.file}" for shard in shards for one in shard.records}
-
-
-def _build(table: Table, ticket: StageTicket, names: Sequence[str], chunks: Sequence[str]) -> list[StagedSegment]:
-    """An object that says whose it is for each name; chunks take turns, and times are those of the chunk."""
-    staged = build_owned(table, ticket, names, chunks=chunks)
-    at = [parse_chunk(one.chunk).start_ms for one in staged]
-    return [
-        StagedSegment(one.chunk, msgspec.structs.replace(one.record, min_time_ms=start, max_time_ms=start + 1))
-        for one, start in zip(staged, at, strict=True)
-    ]
 
 
 @pytest.fixture
@@ -548,7 +388,7 @@ def test_a_message_about_a_carried_segment_deletes_nothing(lab: Lab) -> None:
 def test_a_stage_that_brings_places_of_its_own_is_refused(lab: Lab) -> None:
     entry_id = lab.table.start().entry_id
     ticket = lab.table.open_stage(entry_id)
-    [one] = _build(lab.table, ticket, named(lab.table, entry_id, 1), (DAY,))
+    [one] = build(lab.table, ticket, named(lab.table, entry_id, 1), (DAY,))
     for mine in ({"upgrades": (Upgrade(DAY, "v", 1),)}, {"place": TimelinePlace("v", 1)}):
         with pytest.raises(InvalidNameError, match="not the build's to say"):
             lab.table.stage(ticket, [StagedSegment(DAY, msgspec.structs.replace(one.record, **mine))])
@@ -626,249 +466,3 @@ def _lose(lab: Lab, name: str) -> None:
     context = lab.table._context
     cleanup.remember_removal(context, context.records.read(), 0)
     context.marker.mark(context.registry.stream(lambda _: True), lambda one: one.name != name, reason="lost")
-
-
-# --- every interleaving of two ends, a rollback, a clean-up and readers, one preemption at any write ------------------
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class StoppingSession(CountingSession):
-    """Calls ``stop`` around each write, with the number of the moment: twice a write, before and after."""
-
-    stop: Callable[[int], object] = staticmethod(lambda _: None)
-    moments = 0
-
-    def before(self) -> None:
-        self._moment()
-
-    def after(self) -> None:
-        self._moment()
-
-    def _moment(self) -> None:
-        self.moments += 1
-        self.stop(self.moments)
-
-
-@pytest.fixture
-def stopping(zk_hosts: str) -> Iterator[StoppingSession]:
-    session = StoppingSession.connect(settings(zk_hosts))
-    yield session
-    session.close()
-
-
-class Scene:
-    """A base of two rows that a replacement rewrites, beside an append that ended meanwhile and two that are staged."""
-
-    def __init__(self, store: SegmentStore, name: str, prepare: str = "") -> None:
-        self.lab = lab = Lab.make(store, name)
-        first = lab.append(2)
-        held = lab.lock()
-        self.late = lab.append()
-        self.a, self.b = lab.prepare(), lab.prepare()
-        self.r = lab.rewrite(first.names, held, count=2)
-        self.base = [*first.names, *self.late.names]
-        for step in prepare.split():
-            self.act(step, lab.table)
-
-    def act(self, step: str, table: Table) -> None:
-        """One call; refusals are answers, too."""
-        with suppress(RefusedError, EntryNotFoundError):
-            self._act(step, table)
-
-    def _act(self, step: str, table: Table) -> None:
-        match step:
-            case "end_a":
-                table.end(self.a.entry_id)
-            case "end_b":
-                table.end(self.b.entry_id)
-            case "end_r":
-                table.end(self.r.entry_id)
-            case "revert":
-                table.revert(self.r.entry_id, force=True, identity="revert")
-            case "clean":
-                self.lab.hand.advance(3 * HOUR_MS)
-                table.cleanup()
-
-    def ended(self) -> set[str]:
-        found = states(self.lab.table)
-        running = ("IN_PROGRESS", "REVERTED")
-        return {name for push in (self.a, self.b) if found.get(push.entry_id) not in running for name in push.names}
-
-    def check(self) -> None:
-        """Every row that was ended exactly once; a reader may be a moment older than the look at the lineage."""
-        before = self.ended()
-        seen = self.lab.seen()
-        after = self.ended()
-        assert len(set(seen)) == len(seen), f"twice: {seen}"
-        assert {*self.base, *before} <= set(seen) <= {*self.base, *after}, "rows are missing, or came too early"
-
-
-STEPS = ("end_r", "end_a", "revert", "clean")
-HISTORIES = ("", "end_r", "end_r end_b", "end_r revert", "end_r end_b revert clean", "end_b", "end_a end_r revert")
-
-
-RACES = [
-    ("", "end_r", ("end_a",)),
-    ("end_b", "end_a", ("end_r",)),
-    ("end_r", "end_a", ("revert",)),
-    ("end_r", "revert", ("end_a",)),
-    ("", "end_r", ("revert",)),
-    ("end_r end_b revert clean", "clean", ("end_a",)),
-    ("end_r end_b revert clean", "end_a", ("clean", "clean")),
-]
-
-
-@pytest.mark.parametrize(("history", "outer", "inner"), RACES)
-def test_whatever_happens_at_any_write_of_a_step_each_row_is_seen_once(
-    store: SegmentStore, stopping: StoppingSession, history: str, outer: str, inner: Sequence[str]
-) -> None:
-    """The races that matter most, and a reader at every write."""
-    for moment in itertools.count(1):
-        if not _preempted(store, stopping, history, outer, inner, moment):
-            break
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("history", HISTORIES)
-@pytest.mark.parametrize("outer", STEPS)
-def test_all_histories_with_one_step_at_any_write_of_another(
-    store: SegmentStore, stopping: StoppingSession, outer: str, history: str
-) -> None:
-    others = [step for step in STEPS if step != outer]
-    for inner in [*itertools.permutations(others, 1), *itertools.permutations(others, 2), ("end_b", "end_a")]:
-        for moment in itertools.count(1):
-            if not _preempted(store, stopping, history, outer, inner, moment):
-                break
-
-
-def _preempted(
-    store: SegmentStore, stopping: StoppingSession, history: str, outer: str, inner: Sequence[str], moment: int
-) -> bool:
-    """Run ``outer``, and all of ``inner`` at its n-th moment; whether it came to that."""
-    scene = Scene(store, f"t{next(COUNT)}", history)
-    came = []
-
-    def stop(now: int) -> None:
-        scene.check()
-        if now == moment:
-            came.append(now)
-            for step in inner:
-                scene.act(step, scene.lab.table)
-                scene.check()
-
-    stopping.moments, stopping.stop = 0, stop  # type: ignore[method-assign]
-    try:
-        scene.act(outer, on_session(scene.lab.store, stopping).table(scene.lab.table.name))
-        scene.check()
-        for step in (*STEPS, "clean", "clean"):
-            stopping.stop = lambda _: None  # type: ignore[method-assign]
-            scene.act(step, scene.lab.table)
-            scene.check()
-    except AssertionError as error:
-        raise AssertionError(f"{history!r}, then {outer} with {inner} at moment {moment}: {error}") from error
-    return bool(came)
-
-
-COUNT = itertools.count()
-
-
-@pytest.mark.parametrize(
-    ("history", "step"),
-    [
-        ("", "end_r"),
-        ("end_r", "end_a"),
-        ("end_r end_b revert clean", "clean"),
-        pytest.param("end_b", "end_r", marks=pytest.mark.slow),
-        pytest.param("end_r end_b", "revert", marks=pytest.mark.slow),
-        pytest.param("end_r end_b revert", "clean", marks=pytest.mark.slow),
-    ],
-)
-def test_a_step_that_was_killed_at_any_write_is_run_again_or_rolled_back(
-    store: SegmentStore, stopping: StoppingSession, history: str, step: str
-) -> None:
-    for then in ([step], ["revert", "clean", "clean", "end_a"]):
-        for moment in itertools.count(1):
-            scene = Scene(store, f"t{next(COUNT)}", history)
-            if not _killed(scene, stopping, step, moment):
-                break
-            scene.check()
-            for again in then:
-                scene.act(again, scene.lab.table)
-                scene.check()
-            for again in ("end_r", "end_a", "end_b"):
-                scene.act(again, scene.lab.table)
-            scene.check()
-            scene.lab.settle()
-            scene.check()
-
-
-def _killed(scene: Scene, stopping: StoppingSession, step: str, moment: int) -> bool:
-    def stop(now: int) -> None:
-        if now == moment:
-            raise Killed
-
-    stopping.moments, stopping.stop = 0, stop  # type: ignore[method-assign]
-    try:
-        scene.act(step, on_session(scene.lab.store, stopping).table(scene.lab.table.name))
-    except Killed:
-        return True
-    return False
-
-
-# --- what happens without each guard ---------------------------------------------------------------------------------
-
-
-def test_without_upgrades_at_the_end_of_a_replacement_appended_rows_are_lost(
-    store: SegmentStore, stopping: StoppingSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upgrade._Carrying, "run", lambda *_: None)
-    with pytest.raises(AssertionError, match="missing"):
-        _preempted(store, stopping, "", "end_r", (), 1)
-
-
-def test_without_places_for_a_late_append_its_rows_are_lost(
-    store: SegmentStore, stopping: StoppingSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upgrade._Following, "run", lambda *_: None)
-    with pytest.raises(AssertionError, match="missing"):
-        _preempted(store, stopping, "end_r", "end_a", (), 1)
-
-
-def test_were_places_to_count_without_their_version_what_a_rollback_brings_back_is_hidden(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, good = lab.append(), lab.append()
-    rewrite = lab.compact(first.names)
-    lab.table.revert(rewrite.entry_id)
-    assert lab.seen() == sorted([*first.names, *good.names])
-    monkeypatch.setattr(overlays._Carried, "of", _all_of_them)
-    assert lab.seen() == good.names
-
-
-def _all_of_them(further: Iterable[Placed], *_: Any) -> overlays._Carried:
-    places = list(further)
-    return overlays._Carried(places, {one.record.name: one.within for one in places if one.within})
-
-
-def test_without_a_place_in_every_lineage_that_is_compared_the_race_loses_rows(
-    store: SegmentStore, stopping: StoppingSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Druid #16393: decided once, before the first try, is not enough."""
-    once: set[str] = set()
-    settle = upgrade.settle_places
-
-    def first_only(context: Any, stored: Any, push: Any, *rest: Any) -> bool:
-        if push.entry.entry_id in once:
-            return True
-        once.add(push.entry.entry_id)
-        return settle(context, stored, push, *rest)
-
-    from airflow_provider_segments.lineage import end
-
-    monkeypatch.setattr(end, "settle_places", first_only)
-    with pytest.raises(AssertionError, match="missing"):
-        for moment in range(1, 30):
-            _preempted(store, stopping, "", "end_a", ("end_r",), moment)
