@@ -22,18 +22,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.storage.local import LocalStore
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from airflow_provider_segments.exceptions import SegmentsError
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.storage.local import LocalStore
-from airflow_provider_segments.store import SegmentStore
-from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
 from benchmarks.events import events, fingerprint, write, write_job
 from benchmarks.report import end_properly, machine, median, show, table
 
 WAIT_S = 300.0
 FORK = multiprocessing.get_context("forkserver")  # delta-rs has threads, which a plain fork would lose
 FORK.set_forkserver_preload(
-    ["benchmarks.events", "airflow_provider_segments.store", "deltalake", "pyspark.sql.pandas.types", "pandas"]
+    ["benchmarks.events", "airflow_provider_segments.core.table", "deltalake", "pyspark.sql.pandas.types", "pandas"]
 )
 
 NOTES = """\

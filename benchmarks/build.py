@@ -32,11 +32,11 @@ import psutil  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.environment import spark_environment
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
 
 FLIGHTS = 336_776
 

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from benchmarks import rewriters
 from benchmarks.events import Input, make_input
 from benchmarks.report import end_properly, machine, median, show, table, verdict

@@ -22,14 +22,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.ledger import owner_metadata
-from airflow_provider_segments.model.names import entry_tag
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.storage.base import encode_owner
-from airflow_provider_segments.store import SegmentStore, with_clock
-from airflow_provider_segments.zookeeper import ZooKeeperSession
-from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.ledger import owner_metadata
+from airflow_provider_segments.core.model.names import entry_tag
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.storage.base import encode_owner
+from airflow_provider_segments.core.table import SegmentStore, with_clock
+from airflow_provider_segments.core.zookeeper import ZooKeeperSession
+from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from benchmarks.places import Place, place
 from benchmarks.report import end_properly, machine, median, show, table, verdict
 from benchmarks.systems import add_action, data_file, day_of, iceberg_table, milliseconds, staged_segment

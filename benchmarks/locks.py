@@ -16,7 +16,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from airflow_provider_segments.locking import (
+from airflow_provider_segments.core.locking import (
     Allocated,
     AllocationRequest,
     LockBox,
@@ -25,10 +25,10 @@ from airflow_provider_segments.locking import (
     LockType,
     granted_lock,
 )
-from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.paths import ClusterPaths
-from airflow_provider_segments.zookeeper import ZooKeeperSession, ZooKeeperSettings
-from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.zookeeper import ZooKeeperSession, ZooKeeperSettings
+from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from benchmarks.report import end_properly, machine, median, show, table
 
 DAY_MS = 86_400_000

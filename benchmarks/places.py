@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_provider_segments.storage import attribute
-from airflow_provider_segments.storage.embedded import S3Server
-from airflow_provider_segments.storage.s3_owned import DELETE_BATCH
+from airflow_provider_segments.core.storage import attribute
+from airflow_provider_segments.core.storage.s3_owned import DELETE_BATCH
+from airflow_provider_segments.dev.s3 import S3Server
 from benchmarks.systems import CONTENT
 
 BUCKET = "bench"

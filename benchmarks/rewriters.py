@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]
 
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.segment import StagedSegment
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.segment import StagedSegment
+from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.spark.environment import spark_environment
-from airflow_provider_segments.store import SegmentStore, Table
 from benchmarks.events import Input, fingerprint, order_of
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.names import entry_tag
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
-from airflow_provider_segments.store import SegmentStore, with_clock
-from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.names import entry_tag
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.table import SegmentStore, with_clock
+from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 
 FIRST_DAY = datetime.date(2013, 1, 1)
 ROWS = 100

@@ -15,8 +15,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.timeline import Timeline, VersionedSegment
+from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.timeline import Timeline, VersionedSegment
 from benchmarks.report import end_properly, machine, show, table, verdict
 
 HOUR = 3_600_000

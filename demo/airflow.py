@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from airflow_provider_segments.zookeeper.embedded import free_port
+from airflow_provider_segments.dev.zookeeper import free_port
 
 FINISHED = ("success", "failed")
 

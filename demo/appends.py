@@ -16,10 +16,10 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from airflow_provider_segments.cli.parquet import stage_files
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import Granularity, parse_time
-from airflow_provider_segments.storage.base import ObjectStore
-from airflow_provider_segments.store import SegmentStore
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.interval import Granularity, parse_time
+from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.table import SegmentStore
 
 TABLE = "departures"
 MONTH = ("2013-01-01", "2013-02-01")

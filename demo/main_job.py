@@ -22,11 +22,11 @@ from pathlib import Path
 import pyarrow.parquet
 
 from airflow_provider_segments.cli.main import main as segments
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.storage.base import ObjectStore
-from airflow_provider_segments.storage.embedded import S3Server
-from airflow_provider_segments.store import SegmentStore
-from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.dev.s3 import S3Server
+from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from demo import appends
 from demo.airflow import DemoFailedError, Standalone
 from demo.flights import WRONG_ROWS, write_flights, write_wrong_flights

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_segments.store import SegmentStore
-from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 
 _CLUSTERS = itertools.count(1)
 

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from airflow.sdk import Asset, AssetAlias
 
-from airflow_provider_segments.model.names import check_table_name
-from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
+from airflow_provider_segments.core.model.names import check_table_name
+from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_segments.cli.output import Cell, age, count, few, size
 from airflow_provider_segments.cli.run import Call, UsageError
+from airflow_provider_segments.core.lineage.entries import EntryState, LineageEntry
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.interval import format_ms, from_ms, parse_chunk
 from airflow_provider_segments.exceptions import EntryNotFoundError, InvalidConfigError, MetadataUnavailableError
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import format_ms, from_ms, parse_chunk
-from airflow_provider_segments.model.lineage import EntryState, LineageEntry
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.lineage.revert import RevertedEntry
-    from airflow_provider_segments.lineage.start import AllVisible
-    from airflow_provider_segments.model.lineage import Lineage
-    from airflow_provider_segments.snapshot import Snapshot
-    from airflow_provider_segments.store import Table
+    from airflow_provider_segments.core.lineage.entries import Lineage
+    from airflow_provider_segments.core.replacement.revert import RevertedEntry
+    from airflow_provider_segments.core.replacement.start import AllVisible
+    from airflow_provider_segments.core.snapshot import Snapshot
+    from airflow_provider_segments.core.table import Table
 
 _STATE_COLOURS = {EntryState.COMPLETED: "green", EntryState.IN_PROGRESS: "yellow", EntryState.REVERTED: "red"}
 
@@ -203,7 +203,7 @@ def start(call: Call) -> None:
 
 
 def _from(call: Call) -> Sequence[str] | AllVisible | None:
-    from airflow_provider_segments.lineage.start import ALL_VISIBLE
+    from airflow_provider_segments.core.replacement.start import ALL_VISIBLE
 
     given = _flat(call.args.from_names)
     if (given is not None) + call.args.from_all + call.args.from_none > 1:
@@ -352,7 +352,7 @@ def _read_json(file: str) -> Mapping[str, Any]:
 
 def dev_zookeeper(call: Call) -> None:
     """``segments dev zookeeper``"""
-    from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+    from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 
     signal.signal(signal.SIGTERM, _interrupt)
     with EmbeddedZooKeeper(Path(call.args.data_dir).absolute(), call.args.port) as server:

@@ -17,7 +17,7 @@ from airflow_provider_segments.hooks.segments import SegmentsHook
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_provider_segments.store import SegmentStore
+    from airflow_provider_segments.core.table import SegmentStore
 
 
 class _CommandLineHook(SegmentsHook):

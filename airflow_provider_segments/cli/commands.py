@@ -59,7 +59,7 @@ def _flag(*flags: str, help: str) -> Argument:  # noqa: A002 - argparse's word
 
 def time_ms(text: str) -> int:
     """Argument type: an ISO 8601 date or time, UTC when it names no zone, in epoch milliseconds."""
-    from airflow_provider_segments.model.interval import parse_time
+    from airflow_provider_segments.core.model.interval import parse_time
 
     try:
         return parse_time(text)
@@ -76,8 +76,8 @@ def names(text: str) -> list[str]:
 
 def period(text: str) -> int:
     """Argument type: a period as in ``1d``, ``4h30m``, ``0s``, in milliseconds."""
+    from airflow_provider_segments.core.model.period import parse_period
     from airflow_provider_segments.exceptions import InvalidConfigError
-    from airflow_provider_segments.model.period import parse_period
 
     try:
         return parse_period(text)

@@ -12,12 +12,12 @@ from airflow_provider_segments.cli.output import Cell, age, count, size
 from airflow_provider_segments.cli.run import Call, UsageError
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.deletion.dead import DeadLetter
-    from airflow_provider_segments.deletion.queue import Backlog
-    from airflow_provider_segments.deletion.reconcile import ReconcileReport
-    from airflow_provider_segments.deletion.report import DeletionReport
-    from airflow_provider_segments.lineage.retention import RetentionReport
-    from airflow_provider_segments.store import Table
+    from airflow_provider_segments.core.deletion.dead_letters import DeadLetter
+    from airflow_provider_segments.core.deletion.messages import Backlog
+    from airflow_provider_segments.core.deletion.reconcile import ReconcileReport
+    from airflow_provider_segments.core.deletion.report import DeletionReport
+    from airflow_provider_segments.core.retention.retain import RetentionReport
+    from airflow_provider_segments.core.table import Table
 
 _WATCH_SECONDS = 2.0
 _ID = 13  # digits of an id that are shown; any unique beginning of 4 or more is understood
@@ -198,7 +198,7 @@ def _progress(call: Call) -> Iterator[Callable[[Any], None] | None]:
 
 def dead_list(call: Call) -> None:
     """``segments dead-letters list``"""
-    from airflow_provider_segments.deletion import dead
+    from airflow_provider_segments.core.deletion import dead_letters as dead
 
     letters = list(dead.listed(call.store.queue))
     if call.out.as_json:
@@ -237,7 +237,7 @@ def dead_purge(call: Call) -> None:
 
 
 def _redrive(call: Call, *, purge: bool) -> None:
-    from airflow_provider_segments.deletion import dead
+    from airflow_provider_segments.core.deletion import dead_letters as dead
 
     if bool(call.args.ids) == call.args.all:
         raise UsageError("name the dead letters, or give --all")
@@ -318,7 +318,7 @@ _COLOURS = {"orphans": "yellow", "foreign": "yellow", "dead": "yellow", "missing
 
 
 def _reconcile_rows(report: ReconcileReport) -> Iterator[list[Cell]]:
-    from airflow_provider_segments.deletion.reconcile import CLASSES
+    from airflow_provider_segments.core.deletion.reconcile import CLASSES
 
     for name in CLASSES:
         found = getattr(report, name)

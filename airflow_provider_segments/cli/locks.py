@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.cli.output import Cell, age, count, few, shorten
 from airflow_provider_segments.cli.run import Call, UsageError
+from airflow_provider_segments.core.model.interval import Interval, format_ms
+from airflow_provider_segments.core.model.ranges import expand
 from airflow_provider_segments.exceptions import LockLostError
-from airflow_provider_segments.model.interval import Interval, format_ms
-from airflow_provider_segments.model.ranges import expand
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.locking import Lock
-    from airflow_provider_segments.store import Table
+    from airflow_provider_segments.core.locking import Lock
+    from airflow_provider_segments.core.table import Table
 
 _ID = 8  # digits of an id that are shown; any unique beginning of 4 or more is understood
 
@@ -127,7 +127,7 @@ def _on(lock: Lock) -> str:
 
 
 def _ranges(lock: Lock) -> str:
-    from airflow_provider_segments.timeline import ranges_text
+    from airflow_provider_segments.core.timeline import ranges_text
 
     return ranges_text(expand(lock.partitions))
 

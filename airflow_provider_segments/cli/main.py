@@ -13,7 +13,7 @@ from airflow_provider_segments.cli.commands import COMMANDS, CONNECTION, EXIT_CO
 from airflow_provider_segments.cli.run import UsageError, run
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.store import SegmentStore
+    from airflow_provider_segments.core.table import SegmentStore
 
 _EPILOG = f"""\
 environment:
@@ -54,8 +54,8 @@ def open_store(args: argparse.Namespace, environ: Mapping[str, str] = os.environ
     storage = args.storage or environ.get("SEGMENTS_STORAGE")
     if not zookeeper or not storage:
         raise UsageError("no store: give --zookeeper and --storage, or set SEGMENTS_ZOOKEEPER and SEGMENTS_STORAGE")
-    from airflow_provider_segments.connection import connect
-    from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
+    from airflow_provider_segments.core.environment import connect
+    from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 
     return connect(zookeeper, storage, args.cluster or environ.get("SEGMENTS_CLUSTER") or DEFAULT_CLUSTER)
 

@@ -9,16 +9,16 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.interval import Granularity, parse_chunk, to_ms
+from airflow_provider_segments.core.model.ledger import owner_metadata
+from airflow_provider_segments.core.model.names import check_segment_name, entry_tag
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import Granularity, parse_chunk, to_ms
-from airflow_provider_segments.model.ledger import owner_metadata
-from airflow_provider_segments.model.names import check_segment_name, entry_tag
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.lineage.stage import StagedPush, StageTicket
-    from airflow_provider_segments.store import Table
+    from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
+    from airflow_provider_segments.core.table import Table
 
 _EPOCH_UNITS = {"EPOCH_SECONDS": (1000, 1), "EPOCH_MILLIS": (1, 1), "EPOCH_MICROS": (1, 1000)}
 

@@ -23,7 +23,7 @@ from airflow_provider_segments.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.store import SegmentStore
+    from airflow_provider_segments.core.table import SegmentStore
 
 DONE, FAILED, USAGE, UNKNOWN, UNAVAILABLE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 3, 4, 130, 141
 

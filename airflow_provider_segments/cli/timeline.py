@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.cli.output import Cell, shorten, size
 from airflow_provider_segments.cli.run import Call, UsageError
-from airflow_provider_segments.model.interval import format_ms
+from airflow_provider_segments.core.model.interval import format_ms
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.snapshot import Standing
-    from airflow_provider_segments.timeline import TimelineLine
+    from airflow_provider_segments.core.snapshot import Standing
+    from airflow_provider_segments.core.timeline import TimelineLine
 
 _STATE_COLOURS = {"visible": "green", "standby": "yellow", "overshadowed": "dim"}
 
 
 def timeline(call: Call) -> None:
     """``segments timeline TABLE``"""
-    from airflow_provider_segments.timeline import timeline_lines
+    from airflow_provider_segments.core.timeline import timeline_lines
 
     args, table = call.args, call.store.table(call.args.table)
     if args.start is not None and args.end is not None and args.start >= args.end:
@@ -43,7 +43,7 @@ def timeline(call: Call) -> None:
 
 
 def _draw(call: Call, standings: Sequence[Standing]) -> None:
-    from airflow_provider_segments.timeline import as_svg
+    from airflow_provider_segments.core.timeline import as_svg
 
     title = f"Table {call.args.table} at {format_ms(call.store.clock.now_ms() // 1000 * 1000)}"
     try:
@@ -60,7 +60,7 @@ def _print_lines(call: Call, lines: Sequence[TimelineLine]) -> None:
 
 
 def _row(line: TimelineLine) -> list[Cell]:
-    from airflow_provider_segments.timeline import ranges_text
+    from airflow_provider_segments.core.timeline import ranges_text
 
     state = line.state.value
     return [

@@ -1,1 +1,1 @@
-"""Hooks: from an Airflow connection to a :class:`~airflow_provider_segments.store.SegmentStore`."""
+"""Hooks: from an Airflow connection to a :class:`~airflow_provider_segments.core.table.SegmentStore`."""

@@ -12,8 +12,8 @@ from airflow_provider_segments.exceptions import SegmentsError
 from airflow_provider_segments.hooks.settings import SegmentsConnection
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.store import SegmentStore
-    from airflow_provider_segments.zookeeper.session import ZooKeeperSession
+    from airflow_provider_segments.core.table import SegmentStore
+    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
 
 
 class SegmentsHook(BaseHook):
@@ -53,8 +53,8 @@ class SegmentsHook(BaseHook):
 
     def get_conn(self) -> SegmentStore:
         """The open store. The caller closes it, or uses it as a context manager."""
-        from airflow_provider_segments.storage import open_store
-        from airflow_provider_segments.store import SegmentStore
+        from airflow_provider_segments.core.storage import open_store
+        from airflow_provider_segments.core.table import SegmentStore
 
         settings = self.settings
         return SegmentStore.connect(
@@ -69,7 +69,7 @@ class SegmentsHook(BaseHook):
 
     def get_session(self) -> ZooKeeperSession:
         """An open ZooKeeper session without the store, for watches. The caller closes it."""
-        from airflow_provider_segments.zookeeper.session import ZooKeeperSession
+        from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
 
         return ZooKeeperSession.connect(self.settings.zookeeper)
 

@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.deletion.settings import DeletionSettings
-from airflow_provider_segments.exceptions import InvalidConfigError
-from airflow_provider_segments.model.period import parse_period
-from airflow_provider_segments.model.variables import (
+from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.model.period import parse_period
+from airflow_provider_segments.core.model.variables import (
     DEFAULT_CLUSTER,
     STORAGE_VARIABLES,
     TIERED_URI_VARIABLE,
     TIERED_VARIABLES,
     ZOOKEEPER_VARIABLES,
 )
+from airflow_provider_segments.exceptions import InvalidConfigError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_provider_segments.storage.base import ObjectStore
-    from airflow_provider_segments.zookeeper.session import ZooKeeperSettings
+    from airflow_provider_segments.core.storage.base import ObjectStore
+    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
 
 _SECRET_VARIABLES = frozenset(
     {
@@ -47,7 +47,7 @@ class SegmentsConnection:
     """A ``segments`` connection. Secrets are kept out of ``repr``.
 
     ``zk_hosts`` is ``host:port,host:port/chroot``. ``storage_options`` is what
-    :func:`~airflow_provider_segments.storage.open_store` takes besides the URI; what is absent comes from boto3's
+    :func:`~airflow_provider_segments.core.storage.open_store` takes besides the URI; what is absent comes from boto3's
     standard chain. ``tiered_uri`` is where old segments are offloaded to, if anywhere; ``tiered_options`` opens it, and
     when the connection has none of these, ``storage_options`` does. ``deletion`` is how the second phase of deletion
     behaves.
@@ -95,13 +95,13 @@ class SegmentsConnection:
     @property
     def zookeeper(self) -> ZooKeeperSettings:
         """How to reach ZooKeeper."""
-        from airflow_provider_segments.zookeeper.session import ZooKeeperSettings
+        from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
 
         return ZooKeeperSettings(hosts=self.zk_hosts, username=self.username, password=self.password, **self.tls)
 
     def open_tiered(self) -> ObjectStore | None:
         """The tiered store, if there is one."""
-        from airflow_provider_segments.storage import open_store
+        from airflow_provider_segments.core.storage import open_store
 
         return open_store(self.tiered_uri, **(self.tiered_options or self.storage_options)) if self.tiered_uri else None
 

@@ -19,7 +19,7 @@ from airflow_provider_segments.operators.metrics import count_sent
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_segments.store import Table
+    from airflow_provider_segments.core.table import Table
 
 
 class ClusterOperator(BaseOperator):

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.exceptions import InvalidConfigError
-from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.operators.base import SegmentsOperator
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from airflow_provider_segments.operators.metrics import DrainMeter, count, gauge
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_segments.deletion.report import DeletionReport
+    from airflow_provider_segments.core.deletion.report import DeletionReport
 
 _MARKING = "segments_marking"
 _NOT_OURS_MS = 10_000  # due, but in the hands of another consumer: look again then
@@ -202,7 +202,7 @@ class RedriveDeadLettersOperator(ClusterOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
         """Redrive or purge."""
-        from airflow_provider_segments.deletion import dead
+        from airflow_provider_segments.core.deletion import dead_letters as dead
         from airflow_provider_segments.exceptions import CorruptRecordError, EntryNotFoundError
 
         purge = truth(self.purge, "purge")

@@ -18,7 +18,7 @@ from airflow_provider_segments.hooks.segments import SegmentsHook
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_segments.locking import LockBox
+    from airflow_provider_segments.core.locking import LockBox
 
 
 class SegmentsJobOperator(SparkSubmitOperator):
@@ -49,8 +49,8 @@ class SegmentsJobOperator(SparkSubmitOperator):
     @contextmanager
     def lock_box(self) -> Iterator[LockBox]:
         """The table's locks, through a ZooKeeper session that is closed at the end."""
-        from airflow_provider_segments.locking import LockBox
-        from airflow_provider_segments.paths import ClusterPaths
+        from airflow_provider_segments.core.locking import LockBox
+        from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 
         with self.segments_hook.get_session() as session:
             yield LockBox(session, ClusterPaths(self.segments_hook.settings.cluster), self.table)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_provider_segments.model.identity import HeldLock
-from airflow_provider_segments.model.interval import Interval, format_ms, parse_time
-from airflow_provider_segments.model.period import parse_period
+from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.model.interval import Interval, format_ms, parse_time
+from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.operators.base import SegmentsOperator, identity_of
 from airflow_provider_segments.triggers.locks import LockGrantTrigger, describe, now_ms
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_provider_segments.locking import Lock, LockBox, LockRequest, LockResult
+    from airflow_provider_segments.core.locking import Lock, LockBox, LockRequest, LockResult
 
 _SLICE_S = 5.0  # a wait looks this often whether it has been killed
 _SAY_AGAIN_S = 30.0
@@ -113,7 +113,7 @@ class AcquireSegmentLockOperator(SegmentsOperator):
             self.log.warning("The lock was not released, and goes when its lease ends (%s): %s", self.lease, error)
 
     def _acquire(self, context: Context, until: float) -> dict[str, Any]:
-        from airflow_provider_segments.locking import granted_lock
+        from airflow_provider_segments.core.locking import granted_lock
 
         request = self._request(context)
         with self.open_table() as table:
@@ -154,7 +154,7 @@ class AcquireSegmentLockOperator(SegmentsOperator):
         return result
 
     def _answer(self, box: LockBox, request: LockRequest, wait_s: float) -> LockResult:
-        from airflow_provider_segments.locking import Revoked
+        from airflow_provider_segments.core.locking import Revoked
 
         result = box.acquire_blocking(request, wait_s)
         while isinstance(result, Revoked):
@@ -180,7 +180,7 @@ class AcquireSegmentLockOperator(SegmentsOperator):
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def _request(self, context: Context) -> LockRequest:
-        from airflow_provider_segments.locking import LockRequest, LockType
+        from airflow_provider_segments.core.locking import LockRequest, LockType
 
         names = [one.name for one in LockType if one is not LockType.KILL]
         if self.lock_type not in names:
@@ -277,7 +277,7 @@ def renewed(
 ) -> Iterator[None]:
     """Renew the leases of ``locks`` until the block ends. When one of them was lost, ``lost`` is called at once, in
     another thread, and the block ends with the error that says who took it, whatever else happened in it."""
-    from airflow_provider_segments.locking.renewal import keep_leases
+    from airflow_provider_segments.core.locking.renewal import keep_leases
 
     with ExitStack() as stack:
         kept = [

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING
 from airflow.sdk.observability import stats
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.deletion.queue import Backlog
-    from airflow_provider_segments.deletion.report import DeletionReport
+    from airflow_provider_segments.core.deletion.messages import Backlog
+    from airflow_provider_segments.core.deletion.report import DeletionReport
 
 PREFIX = "segments.ledgers."
 

@@ -14,7 +14,7 @@ from airflow_provider_segments.operators.locks import given_locks
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_segments.store import Table
+    from airflow_provider_segments.core.table import Table
 
 EVERYTHING = "all"
 _RESOLVED = "segments_entry_id"
@@ -113,7 +113,7 @@ class StartReplaceSegmentsOperator(SegmentsOperator):
             return self.segments_from
         if self.segments_from != EVERYTHING:
             raise ValueError(f"segments_from must be a list of names or {EVERYTHING!r}, not {self.segments_from!r}")
-        from airflow_provider_segments.lineage.start import ALL_VISIBLE
+        from airflow_provider_segments.core.replacement.start import ALL_VISIBLE
 
         return ALL_VISIBLE
 

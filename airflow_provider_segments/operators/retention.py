@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_segments.model.period import parse_period
+from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.operators.base import TablesOperator, truth
 from airflow_provider_segments.operators.metrics import count
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_segments.store import Table
+    from airflow_provider_segments.core.table import Table
 
 
 class RetentionCleanupOperator(TablesOperator):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_segments.model.interval import parse_time
+from airflow_provider_segments.core.model.interval import parse_time
 from airflow_provider_segments.operators.base import SegmentsOperator
 from airflow_provider_segments.operators.locks import given_locks, renewed
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
 
+from airflow_provider_segments.core.model.interval import parse_time
 from airflow_provider_segments.hooks.segments import SegmentsHook
-from airflow_provider_segments.model.interval import parse_time
 from airflow_provider_segments.sensors.base import SegmentsSensor
 from airflow_provider_segments.triggers.locks import SegmentLockTrigger, describe, now_ms, read_locks
 

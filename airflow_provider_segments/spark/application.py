@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from airflow_provider_segments.connection import connect
+from airflow_provider_segments.core.environment import connect
+from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
+from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import SegmentsError
-from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
-from airflow_provider_segments.store import Table
 
 CREDENTIALS = (
     "Credentials are read from environment variables only: SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY, "

@@ -30,17 +30,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import AtomicType, LongType, StructType
 
-from airflow_provider_segments.compaction.settings import CompactionSettings
+from airflow_provider_segments.core.compaction.settings import CompactionSettings
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.segment import StagedSegment
+from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
-from airflow_provider_segments.lineage.stage import StageTicket
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.segment import StagedSegment
 from airflow_provider_segments.spark import application, planning
 from airflow_provider_segments.spark.sources import check_columns, is_cheap
 from airflow_provider_segments.spark.times import chunk_start, quoted, time_ms
 from airflow_provider_segments.spark.writing import WriteJob, decode, task
-from airflow_provider_segments.storage.base import ObjectStore
-from airflow_provider_segments.store import Table
 
 _LOG = logging.getLogger(__name__)
 _TIME, _PARTITION = "__segments_time_ms", "__segments_partition"

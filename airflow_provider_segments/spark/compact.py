@@ -22,26 +22,26 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from airflow_provider_segments.compaction.locks import LEASE_MS, choose_lock, in_the_way
-from airflow_provider_segments.compaction.plan import CompactionGroup, SkippedChunk, make_plan, whole_group
-from airflow_provider_segments.compaction.settings import CompactionSettings, Policy
+from airflow_provider_segments.core.compaction.locks import LEASE_MS, choose_lock, in_the_way
+from airflow_provider_segments.core.compaction.plan import CompactionGroup, SkippedChunk, make_plan, whole_group
+from airflow_provider_segments.core.compaction.settings import CompactionSettings, Policy
+from airflow_provider_segments.core.lineage.guard import Rewrite
+from airflow_provider_segments.core.locking import Lock, granted_lock
+from airflow_provider_segments.core.locking.renewal import keep_leases
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.model.interval import Granularity, Interval, parse_time
+from airflow_provider_segments.core.model.period import parse_period
+from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.replacement.start import StartedEntry
+from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import InvalidConfigError, LockDeniedError, SegmentsError, SourceDataError
-from airflow_provider_segments.lineage.guard import Rewrite
-from airflow_provider_segments.lineage.stage import StageTicket
-from airflow_provider_segments.lineage.start import StartedEntry
-from airflow_provider_segments.locking import Lock, granted_lock
-from airflow_provider_segments.locking.renewal import keep_leases
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.identity import HeldLock
-from airflow_provider_segments.model.interval import Granularity, Interval, parse_time
-from airflow_provider_segments.model.period import parse_period
 from airflow_provider_segments.spark import application
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.merge_queue import MergeQueue, merge_queue
 from airflow_provider_segments.spark.merging import Merged, MergeInput, MergeJob, MergeMismatchError
 from airflow_provider_segments.spark.read import read_files, schema_of
 from airflow_provider_segments.spark.writing import WriteJob
-from airflow_provider_segments.store import Table
 
 MEMORY_BYTES = 1 << 30
 """Decoded bytes of one group that a Python worker takes on, by default. Sorting needs about three times as much."""

@@ -25,15 +25,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from airflow_provider_segments.connection import connect
+from airflow_provider_segments.core.environment import connect
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.interval import parse_time
+from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
+from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import parse_time
-from airflow_provider_segments.model.variables import DEFAULT_CLUSTER
-from airflow_provider_segments.snapshot import Snapshot
 from airflow_provider_segments.spark.filters import expression, may_match, usable
 from airflow_provider_segments.spark.merging import arrow_times, visible_rows
-from airflow_provider_segments.storage.base import ObjectStore
 
 _PARTITION_BYTES = 64 << 20
 _BATCH_ROWS = 32_768

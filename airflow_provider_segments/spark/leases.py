@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from airflow_provider_segments.core.registry.leases import Lease
+from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import LeaseLostError
-from airflow_provider_segments.registry.leases import Lease
-from airflow_provider_segments.snapshot import Snapshot
-from airflow_provider_segments.store import Table
 
 POLL_SECONDS = 2.0
 """How long after the end of a session its leases are given back, at most."""

@@ -29,11 +29,11 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS
+from airflow_provider_segments.core.model.segment import StagedSegment
+from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.exceptions import SegmentsError, SourceDataError
-from airflow_provider_segments.model.interval import MAX_MS, MIN_MS
-from airflow_provider_segments.model.segment import StagedSegment
 from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY, TaskWriter, WriteJob, in_utc, local_dir, row_order
-from airflow_provider_segments.storage.base import ObjectStore
 
 _WRITERS = 4  # threads that sort out, compress and upload outputs: each waits for Python's lock and the disk, too
 _READERS = 8  # threads that fetch inputs from a store that takes its time for each

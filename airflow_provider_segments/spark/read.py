@@ -24,15 +24,15 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType, IntegralType, StructType, TimestampNTZType, TimestampType
 
-from airflow_provider_segments.connection import storage_options, tiered_options, worker_environment
+from airflow_provider_segments.core.environment import storage_options, tiered_options, worker_environment
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS, Interval, parse_time, to_ms
+from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import MAX_MS, MIN_MS, Interval, parse_time, to_ms
-from airflow_provider_segments.snapshot import Snapshot
 from airflow_provider_segments.spark.leases import hold, owner_of
 from airflow_provider_segments.spark.times import DAY_MS, quoted, time_ms
 from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY
-from airflow_provider_segments.store import SegmentStore
 
 Time = int | str | datetime.datetime
 """UTC epoch milliseconds, ISO 8601 text (UTC when it names no zone), or a datetime with a zone."""

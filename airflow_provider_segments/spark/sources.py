@@ -22,8 +22,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.model.config import TableConfig
 
 _SORTABLE = (
     BinaryType, BooleanType, DateType, DecimalType, DoubleType, FloatType, IntegralType, StringType, TimestampNTZType,

@@ -24,9 +24,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from airflow_provider_segments.core.model.config import TIME_FORMATS, TableConfig
+from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS, Granularity
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.model.config import TIME_FORMATS, TableConfig
-from airflow_provider_segments.model.interval import MAX_MS, MIN_MS, Granularity
 
 DAY_MS = 86_400_000
 

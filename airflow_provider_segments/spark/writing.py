@@ -31,13 +31,13 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from airflow_provider_segments.core.model.interval import MIN_MS, Granularity
+from airflow_provider_segments.core.model.ledger import owner_metadata
+from airflow_provider_segments.core.model.names import check_segment_name, entry_tag
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.model.interval import MIN_MS, Granularity
-from airflow_provider_segments.model.ledger import owner_metadata
-from airflow_provider_segments.model.names import check_segment_name, entry_tag
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.spark.statistics import ColumnStatistics
-from airflow_provider_segments.storage.base import ObjectStore
 
 ROW_GROUP_ROWS = 262_144
 SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"

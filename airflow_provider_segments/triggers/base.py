@@ -15,8 +15,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_segments.hooks.segments import SegmentsHook
 
 if TYPE_CHECKING:
+    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
     from airflow_provider_segments.hooks.settings import SegmentsConnection
-    from airflow_provider_segments.zookeeper.session import ZooKeeperSession
 
 _T = TypeVar("_T")
 
@@ -78,7 +78,7 @@ async def patiently(ask: Callable[[], Awaitable[_T]], poll_interval: float) -> _
 
 async def connect(settings: SegmentsConnection) -> ZooKeeperSession:
     """A session. A thread cannot be cancelled: if we are, the session it still makes is closed there and then."""
-    from airflow_provider_segments.zookeeper.session import ZooKeeperSession
+    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
 
     connecting = asyncio.ensure_future(asyncio.to_thread(ZooKeeperSession.connect, settings.zookeeper))
     try:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_segments.triggers.base import SegmentsTrigger, patiently
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.deletion.queue import Backlog
-    from airflow_provider_segments.zookeeper.session import ZooKeeperSession
+    from airflow_provider_segments.core.deletion.messages import Backlog
+    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
 
 
 def read_backlog(session: ZooKeeperSession, cluster: str) -> Backlog:
     """The backlog now, counted from names."""
     from airflow_provider_segments.clock import SYSTEM_CLOCK
-    from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
-    from airflow_provider_segments.paths import ClusterPaths
+    from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+    from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 
     return ZooKeeperQueue(session, ClusterPaths(cluster), SYSTEM_CLOCK).backlog()
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_segments.triggers.base import SegmentsTrigger, Watch, patiently
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.model.lineage import LineageEntry
-    from airflow_provider_segments.zookeeper.session import ZooKeeperSession
+    from airflow_provider_segments.core.lineage.entries import LineageEntry
+    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
 
 REACHED = "reached"
 IMPOSSIBLE = "impossible"
@@ -37,8 +37,8 @@ def judge(table: str, entry_id: str, wanted: Collection[str], entry: LineageEntr
 
 def read_entry(session: ZooKeeperSession, cluster: str, table: str, entry_id: str) -> LineageEntry | None:
     """The entry as it stands now, or ``None``."""
-    from airflow_provider_segments.lineage.records import LineageRecords
-    from airflow_provider_segments.paths import ClusterPaths
+    from airflow_provider_segments.core.lineage.records import LineageRecords
+    from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 
     return LineageRecords(session, ClusterPaths(cluster), table).read().lineage.get(entry_id)
 
@@ -62,7 +62,7 @@ class LineageStateTrigger(SegmentsTrigger):
 
     async def wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, Any]:
         """Look whenever the lineage changes."""
-        from airflow_provider_segments.paths import ClusterPaths
+        from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 
         path = ClusterPaths(cluster).lineage(self.table)
         watch = Watch(session, path)

@@ -7,12 +7,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.model.period import format_period
+from airflow_provider_segments.core.model.period import format_period
 from airflow_provider_segments.triggers.base import SegmentsTrigger, Watch, patiently
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.locking import Lock, LockRequest
-    from airflow_provider_segments.zookeeper.session import ZooKeeperSession
+    from airflow_provider_segments.core.locking import Lock, LockRequest
+    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
 
 FREE = "free"
 TIMEOUT = "timeout"
@@ -20,8 +20,8 @@ TIMEOUT = "timeout"
 
 def read_locks(session: ZooKeeperSession, cluster: str, table: str) -> tuple[Lock, ...]:
     """All locks of the table as they stand now, oldest first."""
-    from airflow_provider_segments.locking import LockBox
-    from airflow_provider_segments.paths import ClusterPaths
+    from airflow_provider_segments.core.locking import LockBox
+    from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 
     return LockBox(session, ClusterPaths(cluster), table).locks()
 
@@ -46,7 +46,7 @@ def others(
 ) -> tuple[Lock, ...]:
     """The locks that a sensor waits for: not revoked, within their lease, and either the one of that id or all those
     of other groups, of at least that priority, that overlap the interval."""
-    from airflow_provider_segments.model.interval import Interval
+    from airflow_provider_segments.core.model.interval import Interval
 
     held = [lock for lock in locks if lock.active and not lock.abandoned(at_ms)]
     if lock_id:
@@ -86,7 +86,7 @@ class _UntilGone(SegmentsTrigger):
 
     async def wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, Any]:
         """Look whenever the first lock in the way goes, or its lease ends."""
-        from airflow_provider_segments.paths import ClusterPaths
+        from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 
         box = ClusterPaths(cluster).lock_box(self.table)
         watch, watched = None, ""
@@ -193,14 +193,14 @@ class LockGrantTrigger(_UntilGone):
 
     def in_the_way(self, locks: Sequence[Lock], at_ms: int) -> tuple[Lock, ...]:
         """What the lock box would name if it were asked now."""
-        from airflow_provider_segments.locking.rules import Deny, decide
+        from airflow_provider_segments.core.locking.compatibility import Deny, decide
 
         decision = decide(locks, self._request(), at_ms)
         return decision.blockers if isinstance(decision, Deny) else ()
 
     def _request(self) -> LockRequest:
-        from airflow_provider_segments.locking import LockRequest, LockType
-        from airflow_provider_segments.model.interval import Interval
+        from airflow_provider_segments.core.locking import LockRequest, LockType
+        from airflow_provider_segments.core.model.interval import Interval
 
         return LockRequest(
             group=self.group,

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_segments.core.model.interval import format_ms
 from airflow_provider_segments.exceptions import InvalidConfigError
-from airflow_provider_segments.model.interval import format_ms
 from airflow_provider_segments.validation.dataset import dataset_of
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.snapshot import Snapshot
-    from airflow_provider_segments.storage.base import ObjectStore
+    from airflow_provider_segments.core.snapshot import Snapshot
+    from airflow_provider_segments.core.storage.base import ObjectStore
 
 _MOST_ROWS = 10_000  # of a query's result; the comparison needs them all, a message shows the first
 

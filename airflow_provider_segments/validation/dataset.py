@@ -9,8 +9,8 @@ import pyarrow.dataset
 import pyarrow.fs
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.snapshot import Snapshot
-    from airflow_provider_segments.storage.base import ObjectStore
+    from airflow_provider_segments.core.snapshot import Snapshot
+    from airflow_provider_segments.core.storage.base import ObjectStore
 
 
 def dataset_of(snapshot: Snapshot, storage: ObjectStore) -> pyarrow.dataset.Dataset | None:

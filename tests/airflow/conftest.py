@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from airflow.sdk import DAG
 
-    from airflow_provider_segments.storage.embedded import S3Server
-    from airflow_provider_segments.store import SegmentStore
+    from airflow_provider_segments.core.table import SegmentStore
+    from airflow_provider_segments.dev.s3 import S3Server
     from tests.airflow.helpers import RunDag
 
 
@@ -118,7 +118,7 @@ def _sync(dag: DAG) -> None:
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server that checks credentials, with the bucket ``segments``."""
-    from airflow_provider_segments.storage.embedded import S3Server
+    from airflow_provider_segments.dev.s3 import S3Server
 
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         server.create_bucket("segments")

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.parquet
 
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.ledger import owner_metadata
-from airflow_provider_segments.model.names import entry_tag
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.ledger import owner_metadata
+from airflow_provider_segments.core.model.names import entry_tag
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
 
-    from airflow_provider_segments.store import SegmentStore, Table
+    from airflow_provider_segments.core.table import SegmentStore, Table
 
 REPOSITORY = Path(__file__).parents[2]
 HOME = Path(os.environ["AIRFLOW_HOME"])

@@ -13,8 +13,8 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.operators.build import BuildSegmentsOperator
-from airflow_provider_segments.store import SegmentStore
 from tests.airflow.helpers import context, make_table
 
 

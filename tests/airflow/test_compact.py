@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-from airflow_provider_segments.store import SegmentStore, Table
+from airflow_provider_segments.core.table import SegmentStore, Table
 from tests.airflow.helpers import RunDag, make_table, push_rows, states
 from tests.airflow.test_dags import dags
 

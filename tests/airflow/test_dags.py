@@ -11,7 +11,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
 from airflow_provider_segments.assets.segments import segments_asset
-from airflow_provider_segments.store import SegmentStore
+from airflow_provider_segments.core.table import SegmentStore
 from tests.airflow.helpers import REPOSITORY, RunDag, states
 
 

@@ -16,13 +16,16 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_provider_segments.hooks.segments import SegmentsHook
-from airflow_provider_segments.model.ledger import (
+from airflow_provider_segments.core.model.ledger import (
     DeletionBatch,
     LedgerType,
     OffloadContext,
     PendingDeleteLedgerInfo,
 )
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import Create
+from airflow_provider_segments.dev.s3 import S3Server
+from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.operators.deletion import (
     DeletePendingLedgersOperator,
     MarkLedgersForDeletionOperator,
@@ -35,10 +38,7 @@ from airflow_provider_segments.operators.retention import (
     RetentionCleanupOperator,
 )
 from airflow_provider_segments.sensors.deletion import DeletionBacklogSensor
-from airflow_provider_segments.storage.embedded import S3Server
-from airflow_provider_segments.store import SegmentStore, Table
 from airflow_provider_segments.triggers.deletion import DeletionBacklogTrigger
-from airflow_provider_segments.zookeeper import Create
 from tests.airflow.helpers import RunDag, TaskState, context, make_table, push_rows, stage_rows, states
 from tests.airflow.test_dags import dags, xcom
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_segments.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.get_provider_info import get_provider_info
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.hooks.settings import SegmentsConnection
-from airflow_provider_segments.model.config import TableConfig
 
 
 def parse(host: str | None = "zk", extra: dict[str, Any] | None = None, **fields: Any) -> SegmentsConnection:
@@ -176,7 +176,7 @@ def test_test_connection_really_connects(connection: dict[str, Any]) -> None:
 
 @pytest.mark.slow  # it waits for the whole connect time-out
 def test_test_connection_says_that_zookeeper_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from airflow_provider_segments.zookeeper.embedded import free_port
+    from airflow_provider_segments.dev.zookeeper import free_port
 
     extra = {"storage_uri": tmp_path.as_uri()}
     described = {"conn_type": "segments", "host": "127.0.0.1", "port": free_port(), "extra": extra}

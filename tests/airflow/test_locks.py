@@ -17,9 +17,11 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, chain
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from airflow_provider_segments.core.locking import Denied, Granted, Lock, LockRequest, LockType, granted_lock
+from airflow_provider_segments.core.model.interval import Interval, parse_time
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.timeline import SegmentState
 from airflow_provider_segments.exceptions import LockDeniedError, LockLostError, LockRevokedError
-from airflow_provider_segments.locking import Denied, Granted, Lock, LockRequest, LockType, granted_lock
-from airflow_provider_segments.model.interval import Interval, parse_time
 from airflow_provider_segments.operators.build import BuildSegmentsOperator
 from airflow_provider_segments.operators.compact import CompactSegmentsOperator
 from airflow_provider_segments.operators.locks import (
@@ -31,9 +33,7 @@ from airflow_provider_segments.operators.locks import (
 from airflow_provider_segments.operators.replace import EndReplaceSegmentsOperator, StartReplaceSegmentsOperator
 from airflow_provider_segments.operators.unfinished import RevertUnfinishedOperator, revert_unfinished_pushes
 from airflow_provider_segments.sensors.locks import SegmentLockSensor
-from airflow_provider_segments.store import SegmentStore, Table
 from airflow_provider_segments.task_groups.replace import replace_segments
-from airflow_provider_segments.timeline import SegmentState
 from airflow_provider_segments.triggers.base import SegmentsTrigger
 from airflow_provider_segments.triggers.locks import LockGrantTrigger, SegmentLockTrigger
 from tests.airflow.helpers import RunDag, context, make_table, stage_rows, states

@@ -10,6 +10,7 @@ from airflow.sdk import AssetAlias
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_segments.assets.segments import EVENTS_ALIAS, segments_asset
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import InvalidConfigError, RevertRefusedError
 from airflow_provider_segments.operators.config import ApplyTableConfigOperator
 from airflow_provider_segments.operators.replace import (
@@ -19,7 +20,6 @@ from airflow_provider_segments.operators.replace import (
 )
 from airflow_provider_segments.operators.unfinished import RevertUnfinishedOperator
 from airflow_provider_segments.operators.validate import ValidateSegmentsOperator
-from airflow_provider_segments.store import SegmentStore
 from tests.airflow.helpers import TaskState, context, make_table, push_rows, stage_rows
 
 

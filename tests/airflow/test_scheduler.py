@@ -17,11 +17,11 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 import requests
 
-from airflow_provider_segments.compaction.locks import LEASE_MS
+from airflow_provider_segments.core.compaction.locks import LEASE_MS
+from airflow_provider_segments.core.locking import Priority
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.dev.zookeeper import free_port
 from airflow_provider_segments.hooks.segments import SegmentsHook
-from airflow_provider_segments.locking import Priority
-from airflow_provider_segments.store import SegmentStore
-from airflow_provider_segments.zookeeper.embedded import free_port
 from tests.airflow.helpers import REPOSITORY
 from tests.compaction.support import append, rows_in, versioned_table
 from tests.support.tables import object_path
@@ -183,7 +183,7 @@ def test_run_that_exceeds_its_time_out_is_reverted_by_the_callback(
 
 
 def test_sensor_waits_in_the_triggerer(airflow: Airflow, standalone_store: SegmentStore) -> None:
-    from airflow_provider_segments.model.config import TableConfig
+    from airflow_provider_segments.core.model.config import TableConfig
 
     standalone_store.apply_config(TableConfig.from_json({"tableName": "waited"}))
     table = standalone_store.table("waited")

@@ -15,8 +15,8 @@ import pyarrow.parquet
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.hooks.segments import SegmentsHook
-from airflow_provider_segments.storage.embedded import S3Server
 from airflow_provider_segments.task_groups.replace import replace_segments
 from tests.airflow.helpers import HOME, RunDag, states
 

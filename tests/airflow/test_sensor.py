@@ -15,10 +15,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from kazoo.client import KazooClient
 
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from airflow_provider_segments.sensors.lineage import LineageStateSensor
-from airflow_provider_segments.store import SegmentStore, Table
 from airflow_provider_segments.triggers.lineage import LineageStateTrigger
-from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
 from tests.airflow.helpers import context, make_table, push_rows, stage_rows
 
 

@@ -11,9 +11,9 @@ import pytest
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, Param, chain
 
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.operators.replace import EndReplaceSegmentsOperator, StartReplaceSegmentsOperator
 from airflow_provider_segments.operators.unfinished import RevertUnfinishedOperator
-from airflow_provider_segments.store import SegmentStore
 from airflow_provider_segments.task_groups.replace import replace_segments
 from tests.airflow.helpers import RunDag, make_table, states
 

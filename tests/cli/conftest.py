@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_segments.cli.main import main
-from airflow_provider_segments.zookeeper.embedded import EmbeddedZooKeeper
+from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 
 _NUMBERS = itertools.count()
 

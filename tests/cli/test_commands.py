@@ -127,7 +127,7 @@ def test_cleanup_reports_each_table(segments: CommandLine) -> None:
 
 
 def test_staged_objects_carry_their_owner(segments: CommandLine) -> None:
-    from airflow_provider_segments.storage import open_store
+    from airflow_provider_segments.core.storage import open_store
 
     segments.make_table()
     entry = segments.json("start", "t")["entry_id"]

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_segments.deletion.settings import DeletionSettings
-from airflow_provider_segments.model.ledger import DeletionBatch, LedgerType, OffloadContext, PendingDeleteLedgerInfo
-from airflow_provider_segments.store import SegmentStore
+from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.model.ledger import (
+    DeletionBatch,
+    LedgerType,
+    OffloadContext,
+    PendingDeleteLedgerInfo,
+)
+from airflow_provider_segments.core.table import SegmentStore
 from tests.cli.conftest import DAILY, CommandLine
 
 ENTRY = "00000000-0000-4000-8000-000000000001"

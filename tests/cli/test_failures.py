@@ -16,8 +16,8 @@ import pytest
 from airflow_provider_segments.cli.main import main
 from airflow_provider_segments.cli.output import Cell, Output, age, size
 from airflow_provider_segments.cli.run import exit_code
+from airflow_provider_segments.dev.zookeeper import free_port
 from airflow_provider_segments.exceptions import OutcomeUnknownError
-from airflow_provider_segments.zookeeper.embedded import free_port
 from tests.cli.conftest import DAILY, CommandLine
 
 COMMAND = [sys.executable, "-m", "airflow_provider_segments.cli.main"]
@@ -84,7 +84,7 @@ def test_store_must_be_named(segments: CommandLine, monkeypatch: pytest.MonkeyPa
 
 
 def test_no_zookeeper_is_exit_code_4(segments: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_segments.connection.ZooKeeperSettings", _impatient)
+    monkeypatch.setattr("airflow_provider_segments.core.environment.ZooKeeperSettings", _impatient)
     nobody = segments("tables", "--zookeeper", f"127.0.0.1:{free_port()}")
     assert (nobody.code, nobody.out) == (4, "")
     assert nobody.err.startswith("error: ZooKeeper at 127.0.0.1:")
@@ -92,7 +92,7 @@ def test_no_zookeeper_is_exit_code_4(segments: CommandLine, monkeypatch: pytest.
 
 
 def _impatient(hosts: str) -> object:
-    from airflow_provider_segments.zookeeper import ZooKeeperSettings
+    from airflow_provider_segments.core.zookeeper import ZooKeeperSettings
 
     return ZooKeeperSettings(hosts=hosts, connect_timeout=0.5)
 

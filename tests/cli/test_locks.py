@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_provider_segments.core.locking import Lock, LockBox, LockGranularity, LockRequest, LockType, granted_lock
+from airflow_provider_segments.core.model.interval import parse_chunk
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import LockRevokedError
-from airflow_provider_segments.locking import Lock, LockBox, LockGranularity, LockRequest, LockType, granted_lock
-from airflow_provider_segments.model.interval import parse_chunk
-from airflow_provider_segments.store import SegmentStore
 from tests.cli.conftest import DAILY, CommandLine
 
 DAY = parse_chunk("2013-01-31")

@@ -26,21 +26,21 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 
-from airflow_provider_segments.compaction.locks import in_the_way
-from airflow_provider_segments.compaction.plan import make_plan
-from airflow_provider_segments.compaction.settings import CompactionSettings
-from airflow_provider_segments.lineage.stage import StageTicket
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import Granularity
-from airflow_provider_segments.model.ledger import owner_metadata
-from airflow_provider_segments.model.names import entry_tag
-from airflow_provider_segments.model.segment import Segment, SegmentRecord, StagedSegment
-from airflow_provider_segments.snapshot import Snapshot
+from airflow_provider_segments.core.compaction.locks import in_the_way
+from airflow_provider_segments.core.compaction.plan import make_plan
+from airflow_provider_segments.core.compaction.settings import CompactionSettings
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.interval import Granularity
+from airflow_provider_segments.core.model.ledger import owner_metadata
+from airflow_provider_segments.core.model.names import entry_tag
+from airflow_provider_segments.core.model.segment import Segment, SegmentRecord, StagedSegment
+from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import ZooKeeperSettings
 from airflow_provider_segments.spark import compact
 from airflow_provider_segments.spark.compact import CompactedGroup
 from airflow_provider_segments.spark.merging import Merged, merge
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import ZooKeeperSettings
 from tests.support.sessions import CountingSession
 from tests.support.sessions import settings as session_settings
 from tests.support.tables import JANUARY_1

@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_segments.compaction import locks as compaction_locks
+from airflow_provider_segments.core.compaction import locks as compaction_locks
+from airflow_provider_segments.core.lineage.entries import EntryState
+from airflow_provider_segments.core.locking import Granted, Lock, LockRequest, Priority, granted_lock
+from airflow_provider_segments.core.locking.types import DEFAULT_LEASE_MS
+from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.registry import registry
+from airflow_provider_segments.core.replacement.context import Context
+from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import LockDeniedError, LockLostError, LockRevokedError
-from airflow_provider_segments.lineage.context import Context
-from airflow_provider_segments.locking import Granted, Lock, LockRequest, Priority, granted_lock
-from airflow_provider_segments.locking.model import DEFAULT_LEASE_MS
-from airflow_provider_segments.model.identity import HeldLock
-from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.model.lineage import EntryState
-from airflow_provider_segments.registry import registry
 from airflow_provider_segments.spark import compact
 from airflow_provider_segments.spark.compact import CompactedGroup
-from airflow_provider_segments.store import SegmentStore, Table
 from tests.compaction.support import (
     FORK,
     HOUR_MS,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_segments.compaction.plan import make_plan
-from airflow_provider_segments.compaction.settings import CompactionSettings, Policy
+from airflow_provider_segments.core.compaction.plan import make_plan
+from airflow_provider_segments.core.compaction.settings import CompactionSettings, Policy
+from airflow_provider_segments.core.model.interval import Granularity, Interval, parse_chunk
+from airflow_provider_segments.core.model.segment import Segment
 from airflow_provider_segments.exceptions import InvalidConfigError
-from airflow_provider_segments.model.interval import Granularity, Interval, parse_chunk
-from airflow_provider_segments.model.segment import Segment
 
 SETTINGS = CompactionSettings(target_rows=100, granularity=Granularity.DAY)
 DAY_MS = 86_400_000

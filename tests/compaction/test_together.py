@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.spark.compact import CompactedGroup, compact_table
-from airflow_provider_segments.store import SegmentStore, Table
 from tests.compaction.support import (
     HOUR_MS,
     ROWS,

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from airflow_provider_segments.core.lineage.guard import Rewrite
+from airflow_provider_segments.core.locking import APPEND_VERSION, LockType
+from airflow_provider_segments.core.model.interval import parse_chunk
+from airflow_provider_segments.core.retention import beneath, cleanup
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import LockDeniedError, LockLostError, RefusedError
-from airflow_provider_segments.lineage import beneath, cleanup
-from airflow_provider_segments.lineage.guard import Rewrite
-from airflow_provider_segments.locking import APPEND_VERSION, LockType
-from airflow_provider_segments.model.interval import parse_chunk
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.store import SegmentStore
 from tests.core.versioned_model import (
     HOUR_MS,
     Push,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_segments.core.lineage.entries import EntryState
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import ZooKeeperSettings
 from airflow_provider_segments.exceptions import EndRefusedError, StartRefusedError
-from airflow_provider_segments.model.lineage import EntryState
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import ZooKeeperSettings
 from tests.support.sessions import settings
 from tests.support.tables import make_table, named, push, registered, stage, states, visible
 

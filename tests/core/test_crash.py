@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import pytest
 
-from airflow_provider_segments.lineage import expiry
-from airflow_provider_segments.lineage.guard import GuardState
-from airflow_provider_segments.model.lineage import EntryState
-from airflow_provider_segments.store import SegmentStore, Table
+from airflow_provider_segments.core.lineage.entries import EntryState
+from airflow_provider_segments.core.lineage.guard import GuardState
+from airflow_provider_segments.core.retention import expiry
+from airflow_provider_segments.core.table import SegmentStore, Table
 from tests.support.children import dies
 from tests.support.sessions import DyingSession, settings
 from tests.support.tables import (

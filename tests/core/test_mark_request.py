@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_segments.deletion import request
+from airflow_provider_segments.core.deletion import mark_by_hand as request
+from airflow_provider_segments.core.table import SegmentStore, Table, with_clock
 from airflow_provider_segments.exceptions import MarkRefusedError
-from airflow_provider_segments.store import SegmentStore, Table, with_clock
 from tests.support.tables import (
     HOUR_MS,
     make_table,

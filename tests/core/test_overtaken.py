@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_segments.core.lineage.guard import Rewrite
+from airflow_provider_segments.core.locking import APPEND_VERSION, LockType
+from airflow_provider_segments.core.model.interval import parse_chunk
+from airflow_provider_segments.core.model.segment import Segment
+from airflow_provider_segments.core.replacement.start import ALL_VISIBLE
+from airflow_provider_segments.core.retention import cleanup
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import Node
 from airflow_provider_segments.exceptions import StartRefusedError
-from airflow_provider_segments.lineage import cleanup
-from airflow_provider_segments.lineage.guard import Rewrite
-from airflow_provider_segments.lineage.start import ALL_VISIBLE
-from airflow_provider_segments.locking import APPEND_VERSION, LockType
-from airflow_provider_segments.model.interval import parse_chunk
-from airflow_provider_segments.model.segment import Segment
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import Node
 from tests.core.versioned_model import HOUR_MS, Push, World, day_chunk, hour_chunk, versioned_config
 from tests.support.sessions import CountingSession, settings
 from tests.support.tables import DAY_MS, HandClock, make_table, on_clock, on_session, push, visible

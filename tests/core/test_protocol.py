@@ -10,6 +10,13 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_segments.core.lineage import codec
+from airflow_provider_segments.core.lineage.entries import EntryState, LineageEntry
+from airflow_provider_segments.core.replacement import stage as staging
+from airflow_provider_segments.core.replacement.start import ALL_VISIBLE
+from airflow_provider_segments.core.retention import cleanup
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import SetData
 from airflow_provider_segments.exceptions import (
     EndRefusedError,
     EntryNotFoundError,
@@ -19,12 +26,6 @@ from airflow_provider_segments.exceptions import (
     StageRefusedError,
     StartRefusedError,
 )
-from airflow_provider_segments.lineage import cleanup, codec
-from airflow_provider_segments.lineage import stage as staging
-from airflow_provider_segments.lineage.start import ALL_VISIBLE
-from airflow_provider_segments.model.lineage import EntryState, LineageEntry
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import SetData
 from tests.support.tables import (
     DAY_MS,
     HOUR_MS,

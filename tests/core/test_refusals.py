@@ -7,6 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.replacement.start import AllVisible
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import SetData, ZooKeeperSession, znrecord
 from airflow_provider_segments.exceptions import (
     CorruptRecordError,
     EndRefusedError,
@@ -19,11 +24,6 @@ from airflow_provider_segments.exceptions import (
     SegmentsError,
     TableNotFoundError,
 )
-from airflow_provider_segments.lineage.start import AllVisible
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import SetData, ZooKeeperSession, znrecord
 from tests.support.sessions import settings
 from tests.support.tables import (
     HOUR_MS,

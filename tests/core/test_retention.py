@@ -16,20 +16,21 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_segments.core.lineage import guard
+from airflow_provider_segments.core.lineage.entries import EntryState
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.ledger import owner_metadata
+from airflow_provider_segments.core.model.period import format_period, parse_period
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.replacement.context import Context
+from airflow_provider_segments.core.replacement.end import end
+from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.replacement.start import start
+from airflow_provider_segments.core.retention import cleanup, expiry
+from airflow_provider_segments.core.retention.decide import WRITE_GRACE_MS
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.exceptions import RecordTooLargeError, RevertRefusedError, StageRefusedError
-from airflow_provider_segments.lineage import cleanup, expiry, guard
-from airflow_provider_segments.lineage.context import Context
-from airflow_provider_segments.lineage.decide import WRITE_GRACE_MS
-from airflow_provider_segments.lineage.end import end
-from airflow_provider_segments.lineage.stage import StageTicket
-from airflow_provider_segments.lineage.start import start
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.ledger import owner_metadata
-from airflow_provider_segments.model.lineage import EntryState
-from airflow_provider_segments.model.period import format_period, parse_period
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import ZooKeeperSession
 from tests.support.sessions import settings
 from tests.support.tables import (
     DAY_MS,

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_segments.exceptions import EntryNotFoundError, RevertRefusedError, StartRefusedError
-from airflow_provider_segments.lineage.routing import route
-from airflow_provider_segments.lineage.rules import (
+from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.core.lineage.hiding import route
+from airflow_provider_segments.core.replacement.rules import (
     StartDecision,
     StartRequest,
     check_revert,
     check_to_names,
     decide_start,
 )
-from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.exceptions import EntryNotFoundError, RevertRefusedError, StartRefusedError
 
 COMPLETED, IN_PROGRESS, REVERTED = EntryState.COMPLETED, EntryState.IN_PROGRESS, EntryState.REVERTED
 

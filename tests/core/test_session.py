@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_segments.exceptions import (
-    ContentionError,
-    InvalidConfigError,
-    MetadataUnavailableError,
-    OutcomeUnknownError,
-    RecordTooLargeError,
-)
-from airflow_provider_segments.retrying import Retry
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import (
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import (
     Check,
     CommitConflictError,
     Create,
@@ -27,7 +19,15 @@ from airflow_provider_segments.zookeeper import (
     ZooKeeperSession,
     ZooKeeperSettings,
 )
-from airflow_provider_segments.zookeeper.embedded import free_port
+from airflow_provider_segments.core.zookeeper.retry import Retry
+from airflow_provider_segments.dev.zookeeper import free_port
+from airflow_provider_segments.exceptions import (
+    ContentionError,
+    InvalidConfigError,
+    MetadataUnavailableError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+)
 from tests.support.sessions import CountingSession, settings
 from tests.support.tables import (
     build,

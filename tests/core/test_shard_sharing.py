@@ -6,11 +6,11 @@ import datetime
 
 import pytest
 
+from airflow_provider_segments.core.model.interval import parse_chunk
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.registry import shard as shards
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import InvalidNameError
-from airflow_provider_segments.model.interval import parse_chunk
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
-from airflow_provider_segments.registry import shard as shards
-from airflow_provider_segments.store import SegmentStore
 from tests.support.tables import make_table, object_path
 
 DAY_MS = 86_400_000

@@ -22,12 +22,12 @@ from hypothesis.stateful import (
     rule,
 )
 
+from airflow_provider_segments.core.model.names import entry_tag
+from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.retention import cleanup
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError, SnapshotRefusedError
-from airflow_provider_segments.lineage import cleanup
-from airflow_provider_segments.lineage.stage import StageTicket
-from airflow_provider_segments.model.names import entry_tag
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.store import SegmentStore
 from tests.support.machines import run_machine
 from tests.support.sessions import LossySession
 from tests.support.sessions import settings as zk_settings

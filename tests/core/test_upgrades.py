@@ -13,8 +13,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_segments.compaction.locks import choose_lock
-from airflow_provider_segments.compaction.plan import whole_group
+from airflow_provider_segments.core.compaction.locks import choose_lock
+from airflow_provider_segments.core.compaction.plan import whole_group
+from airflow_provider_segments.core.locking import (
+    APPEND_VERSION,
+    LockType,
+)
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.segment import (
+    SegmentRecord,
+    StagedSegment,
+    TimelinePlace,
+    Upgrade,
+    decode_records,
+    encode_record,
+)
+from airflow_provider_segments.core.replacement import upgrade
+from airflow_provider_segments.core.retention import cleanup
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.core.timeline import SegmentState, as_svg, timeline_lines
 from airflow_provider_segments.exceptions import (
     EndRefusedError,
     InvalidConfigError,
@@ -25,22 +42,6 @@ from airflow_provider_segments.exceptions import (
     RevertRefusedError,
     StageRefusedError,
 )
-from airflow_provider_segments.lineage import cleanup, upgrade
-from airflow_provider_segments.locking import (
-    APPEND_VERSION,
-    LockType,
-)
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.segment import (
-    SegmentRecord,
-    StagedSegment,
-    TimelinePlace,
-    Upgrade,
-    decode_records,
-    encode_record,
-)
-from airflow_provider_segments.store import SegmentStore
-from airflow_provider_segments.timeline import SegmentState, as_svg, timeline_lines
 from tests.core.upgrades_lab import CONFIG, DAY, MONTH, NEXT_DAY, Lab, build
 from tests.support.tables import (
     DAY_MS,
@@ -442,7 +443,7 @@ def test_a_record_keeps_its_upgrades_and_one_without_is_as_short_as_before() -> 
 
 def _after_first(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Run ``act`` once, when the first end has settled its places and not switched yet."""
-    from airflow_provider_segments.lineage import end
+    from airflow_provider_segments.core.replacement import end
 
     settle = upgrade.settle_places
     done: list[bool] = []

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_segments.core.replacement import upgrade
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.timeline import Placed
 from airflow_provider_segments.exceptions import (
     EntryNotFoundError,
     RefusedError,
 )
-from airflow_provider_segments.lineage import upgrade
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.timeline import Placed
 from tests.core.upgrades_lab import Lab
 from tests.support.sessions import CountingSession, settings
 from tests.support.tables import (
@@ -25,7 +25,9 @@ from tests.support.tables import (
     states,
 )
 
-overlays = importlib.import_module("airflow_provider_segments.timeline.overlay")  # the package has a function so named
+overlays = importlib.import_module(
+    "airflow_provider_segments.core.timeline.overlay"
+)  # the package has a function so named
 
 
 @pytest.fixture
@@ -271,7 +273,7 @@ def test_without_a_place_in_every_lineage_that_is_compared_the_race_loses_rows(
         once.add(push.entry.entry_id)
         return settle(context, stored, push, *rest)
 
-    from airflow_provider_segments.lineage import end
+    from airflow_provider_segments.core.replacement import end
 
     monkeypatch.setattr(end, "settle_places", first_only)
     with pytest.raises(AssertionError, match="missing"):

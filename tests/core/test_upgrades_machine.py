@@ -15,14 +15,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from airflow_provider_segments.core.lineage.entries import EntryState
+from airflow_provider_segments.core.lineage.guard import Rewrite
+from airflow_provider_segments.core.locking import LockRequest, LockType, Priority, granted_lock
+from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.model.interval import Interval, parse_chunk
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import LockDeniedError, LockLostError, RefusedError
-from airflow_provider_segments.lineage.guard import Rewrite
-from airflow_provider_segments.locking import LockRequest, LockType, Priority, granted_lock
-from airflow_provider_segments.model.identity import HeldLock
-from airflow_provider_segments.model.interval import Interval, parse_chunk
-from airflow_provider_segments.model.lineage import EntryState
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.store import SegmentStore
 from tests.core.versioned_model import (
     HOUR_MS,
     JANUARY_1,

@@ -12,6 +12,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
+from airflow_provider_segments.core.lineage.guard import Rewrite
+from airflow_provider_segments.core.locking import APPEND_VERSION, LockRequest, Priority, granted_lock
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.interval import Interval, parse_chunk
+from airflow_provider_segments.core.model.segment import SegmentRecord, TimelinePlace, decode_records, encode_record
+from airflow_provider_segments.core.registry import shard as shards
+from airflow_provider_segments.core.replacement import end, placement
+from airflow_provider_segments.core.replacement.context import Context
+from airflow_provider_segments.core.retention import cleanup, decide
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.core.timeline import SegmentState
+from airflow_provider_segments.core.zookeeper import SetData
 from airflow_provider_segments.exceptions import (
     CorruptRecordError,
     EndRefusedError,
@@ -23,18 +36,6 @@ from airflow_provider_segments.exceptions import (
     RevertRefusedError,
     StageRefusedError,
 )
-from airflow_provider_segments.lineage import cleanup, decide, end, placement
-from airflow_provider_segments.lineage.context import Context
-from airflow_provider_segments.lineage.guard import Rewrite
-from airflow_provider_segments.locking import APPEND_VERSION, LockRequest, Priority, granted_lock
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import Interval, parse_chunk
-from airflow_provider_segments.model.lineage import EntryState, Lineage
-from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace, decode_records, encode_record
-from airflow_provider_segments.registry import shard as shards
-from airflow_provider_segments.store import SegmentStore
-from airflow_provider_segments.timeline import SegmentState
-from airflow_provider_segments.zookeeper import SetData
 from tests.core.versioned_model import (
     DAY_MS,
     HOUR_MS,
@@ -50,7 +51,7 @@ from tests.core.versioned_model import (
 from tests.support.tables import HandClock, contents, make_table, push
 
 overlays = importlib.import_module(
-    "airflow_provider_segments.timeline.overlay"
+    "airflow_provider_segments.core.timeline.overlay"
 )  # there is a function of that name, too
 NINE = hour_chunk(0, 9)
 TEN = hour_chunk(0, 10)

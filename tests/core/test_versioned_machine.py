@@ -20,6 +20,13 @@ from hypothesis.stateful import (
     rule,
 )
 
+from airflow_provider_segments.core.lineage.entries import EntryState
+from airflow_provider_segments.core.locking import APPEND_VERSION
+from airflow_provider_segments.core.model.interval import Interval, parse_chunk
+from airflow_provider_segments.core.model.segment import Segment
+from airflow_provider_segments.core.retention import cleanup
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import (
     EntryNotFoundError,
     LockDeniedError,
@@ -27,13 +34,6 @@ from airflow_provider_segments.exceptions import (
     RefusedError,
     SnapshotRefusedError,
 )
-from airflow_provider_segments.lineage import cleanup
-from airflow_provider_segments.locking import APPEND_VERSION
-from airflow_provider_segments.model.interval import Interval, parse_chunk
-from airflow_provider_segments.model.lineage import EntryState
-from airflow_provider_segments.model.segment import Segment
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.store import SegmentStore
 from tests.core.versioned_model import (
     DAY_MS,
     HOUR_MS,

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_segments.core.lineage import codec
+from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.core.zookeeper import znrecord
+from airflow_provider_segments.core.zookeeper.znrecord import WRITE_LIMIT, ZNRecord
 from airflow_provider_segments.exceptions import CorruptRecordError, RecordTooLargeError
-from airflow_provider_segments.lineage import codec
-from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
-from airflow_provider_segments.zookeeper import znrecord
-from airflow_provider_segments.zookeeper.znrecord import WRITE_LIMIT, ZNRecord
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "pinot_znode_vectors.json").read_text())
 ENTRY = "0c1b0a7e-0000-4000-8000-000000000001"

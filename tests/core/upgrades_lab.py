@@ -8,22 +8,22 @@ from typing import Any
 
 import msgspec
 
-from airflow_provider_segments.lineage.guard import Rewrite
-from airflow_provider_segments.lineage.stage import StageTicket
-from airflow_provider_segments.locking import (
+from airflow_provider_segments.core.lineage.guard import Rewrite
+from airflow_provider_segments.core.locking import (
     LockRequest,
     LockType,
     Priority,
     granted_lock,
 )
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.identity import HeldLock
-from airflow_provider_segments.model.interval import parse_chunk
-from airflow_provider_segments.model.segment import (
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.model.interval import parse_chunk
+from airflow_provider_segments.core.model.segment import (
     SegmentRecord,
     StagedSegment,
 )
-from airflow_provider_segments.store import SegmentStore, Table
+from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.table import SegmentStore, Table
 from tests.support.owned import build_owned
 from tests.support.tables import (
     DAY_MS,

@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from airflow_provider_segments.lineage.guard import Rewrite
-from airflow_provider_segments.lineage.stage import StageTicket
-from airflow_provider_segments.locking import (
+from airflow_provider_segments.core.lineage.guard import Rewrite
+from airflow_provider_segments.core.locking import (
     APPEND_VERSION,
     LockGranularity,
     LockRequest,
@@ -24,17 +23,18 @@ from airflow_provider_segments.locking import (
     Priority,
     granted_lock,
 )
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.identity import HeldLock
-from airflow_provider_segments.model.interval import Interval, parse_chunk
-from airflow_provider_segments.model.names import entry_tag
-from airflow_provider_segments.model.ranges import ranges_of
-from airflow_provider_segments.model.segment import Segment, SegmentRecord, StagedSegment, encode_record
-from airflow_provider_segments.registry import shard as shards
-from airflow_provider_segments.registry.shard import Shard
-from airflow_provider_segments.snapshot import Snapshot
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import Delete, SetData
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.model.interval import Interval, parse_chunk
+from airflow_provider_segments.core.model.names import entry_tag
+from airflow_provider_segments.core.model.ranges import ranges_of
+from airflow_provider_segments.core.model.segment import Segment, SegmentRecord, StagedSegment, encode_record
+from airflow_provider_segments.core.registry import shard as shards
+from airflow_provider_segments.core.registry.shard import Shard
+from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import Delete, SetData
 from tests.support.tables import DAY_MS, HOUR_MS, JANUARY_1, HandClock, object_path
 
 LEASE_MS = 120_000

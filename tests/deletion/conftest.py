@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_segments.deletion.settings import DeletionSettings
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.storage.base import ObjectStore
-from airflow_provider_segments.storage.embedded import S3Server
-from airflow_provider_segments.storage.local import LocalStore
-from airflow_provider_segments.store import SegmentStore
+from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.storage.local import LocalStore
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.dev.s3 import S3Server
 from tests.deletion.support import World
 from tests.support.sessions import settings as zk_settings
 from tests.support.tables import HandClock

@@ -10,31 +10,31 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from airflow_provider_segments.deletion.queue import DeadLetters
-from airflow_provider_segments.deletion.report import DeletionReport
-from airflow_provider_segments.exceptions import CorruptRecordError, StorageUnavailableError
-from airflow_provider_segments.lineage.stage import StageTicket
-from airflow_provider_segments.model import ledger as ledgers
-from airflow_provider_segments.model.ledger import (
+from airflow_provider_segments.core.deletion.messages import DeadLetters
+from airflow_provider_segments.core.deletion.report import DeletionReport
+from airflow_provider_segments.core.lineage.entries import EntryState
+from airflow_provider_segments.core.model import ledger as ledgers
+from airflow_provider_segments.core.model.ledger import (
     DeletionBatch,
     OffloadContext,
     PendingDeleteLedgerInfo,
     ledger_prefix,
     owner_metadata,
 )
-from airflow_provider_segments.model.lineage import EntryState
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment, encode_record
-from airflow_provider_segments.registry import shard as shards
-from airflow_provider_segments.registry.shard import Shard
-from airflow_provider_segments.storage.base import (
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment, encode_record
+from airflow_provider_segments.core.registry import shard as shards
+from airflow_provider_segments.core.registry.shard import Shard
+from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.storage.base import (
     DeleteOutcome,
     ListedObject,
     ObjectInfo,
     ObjectStore,
     OwnedOutcome,
 )
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import Create, SetData
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import Create, SetData
+from airflow_provider_segments.exceptions import CorruptRecordError, StorageUnavailableError
 from tests.support.tables import DAY_MS, DAYS, JANUARY_1, QUICK, HandClock, everything, make_table, queued_batches
 
 LATER = 600_001

@@ -41,12 +41,12 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from airflow_provider_segments.deletion.queue import Delivery, Settlement
-from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
+from airflow_provider_segments.core.deletion.messages import Delivery, Settlement
+from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.core.model.ledger import owner_metadata
+from airflow_provider_segments.core.storage.base import ObjectStore, OwnedOutcome
+from airflow_provider_segments.core.zookeeper import CommitConflictError, SetData, ZooKeeperSession
 from airflow_provider_segments.exceptions import OutcomeUnknownError
-from airflow_provider_segments.model.ledger import owner_metadata
-from airflow_provider_segments.storage.base import ObjectStore, OwnedOutcome
-from airflow_provider_segments.zookeeper import CommitConflictError, SetData, ZooKeeperSession
 from tests.deletion.support import LATER, FaultyStore, World, batch_of
 from tests.support.children import KILLED, dies
 from tests.support.sessions import DyingSession, LossySession, settings

@@ -10,8 +10,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from airflow_provider_segments.deletion.report import DeletionReport
-from airflow_provider_segments.model.ledger import (
+from airflow_provider_segments.core.deletion.report import DeletionReport
+from airflow_provider_segments.core.model.ledger import (
     APPLICATION,
     DeletionBatch,
     LedgerComponent,
@@ -19,8 +19,8 @@ from airflow_provider_segments.model.ledger import (
     PendingDeleteLedgerInfo,
     owner_metadata,
 )
-from airflow_provider_segments.storage.base import entry_prefix
-from airflow_provider_segments.zookeeper import Delete, SetData
+from airflow_provider_segments.core.storage.base import entry_prefix
+from airflow_provider_segments.core.zookeeper import Delete, SetData
 from tests.deletion.support import LATER, FaultyStore, World, batch_of, check_equation
 
 UUID = "00000000-0000-4000-8000-000000000001"

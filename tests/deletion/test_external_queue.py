@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_segments.deletion.delete import LedgerDeleter
-from airflow_provider_segments.deletion.mark import Marker
-from airflow_provider_segments.deletion.queue import Backlog, Delivery, Settlement
-from airflow_provider_segments.deletion.report import DeletionReport
-from airflow_provider_segments.deletion.usage import Judge, Verdict
-from airflow_provider_segments.model import ledger as ledgers
-from airflow_provider_segments.model.ledger import DeletionBatch, LedgerType
-from airflow_provider_segments.zookeeper import CommitConflictError, Op, ZooKeeperSession
+from airflow_provider_segments.core.deletion.consumer import LedgerDeleter
+from airflow_provider_segments.core.deletion.in_use import Judge, Verdict
+from airflow_provider_segments.core.deletion.mark import Marker
+from airflow_provider_segments.core.deletion.messages import Backlog, Delivery, Settlement
+from airflow_provider_segments.core.deletion.report import DeletionReport
+from airflow_provider_segments.core.model import ledger as ledgers
+from airflow_provider_segments.core.model.ledger import DeletionBatch, LedgerType
+from airflow_provider_segments.core.zookeeper import CommitConflictError, Op, ZooKeeperSession
 from tests.deletion.support import LATER, World, check_equation
 
 UUID = "00000000-0000-4000-8000-000000000001"

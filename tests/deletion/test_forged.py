@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_provider_segments.deletion.queue import DeadLetters
-from airflow_provider_segments.deletion.usage import TableUse
-from airflow_provider_segments.exceptions import CorruptRecordError
-from airflow_provider_segments.model.ledger import (
+from airflow_provider_segments.core.deletion.in_use import TableUse
+from airflow_provider_segments.core.deletion.messages import DeadLetters
+from airflow_provider_segments.core.model.ledger import (
     LedgerComponent,
     LedgerType,
     OffloadContext,
@@ -24,8 +23,9 @@ from airflow_provider_segments.model.ledger import (
     encode,
     owner_metadata,
 )
-from airflow_provider_segments.storage.base import OwnedOutcome
-from airflow_provider_segments.zookeeper import Create, Delete
+from airflow_provider_segments.core.storage.base import OwnedOutcome
+from airflow_provider_segments.core.zookeeper import Create, Delete
+from airflow_provider_segments.exceptions import CorruptRecordError
 from tests.deletion.support import LATER, FaultyStore, World, batch_of
 from tests.support.tables import HOUR_MS
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 from kazoo.client import KazooClient
 
-from airflow_provider_segments.deletion.usage import Judge, Verdict
+from airflow_provider_segments.core.deletion.in_use import Judge, Verdict
+from airflow_provider_segments.core.registry.leases import Leases
+from airflow_provider_segments.core.snapshot import Snapshot, _Holding
+from airflow_provider_segments.core.table import Table
+from airflow_provider_segments.core.zookeeper import Create, ZooKeeperSession
 from airflow_provider_segments.exceptions import LeaseLostError, ObjectNotFoundError
-from airflow_provider_segments.registry.leases import Leases
-from airflow_provider_segments.snapshot import Snapshot, _Holding
-from airflow_provider_segments.store import Table
-from airflow_provider_segments.zookeeper import Create, ZooKeeperSession
 from tests.deletion.support import LATER, World
 from tests.support.sessions import CountingSession, LossySession, settings
 from tests.support.tables import HOUR_MS

@@ -16,14 +16,14 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from airflow_provider_segments.deletion.delete import LedgerDeleter
-from airflow_provider_segments.deletion.sweep import Sweeper
-from airflow_provider_segments.deletion.usage import Judge, Verdict
+from airflow_provider_segments.core.deletion.consumer import LedgerDeleter
+from airflow_provider_segments.core.deletion.in_use import Judge, Verdict
+from airflow_provider_segments.core.deletion.sweep import Sweeper
+from airflow_provider_segments.core.model.ledger import ledger_prefix
+from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.storage.s3 import S3Store
+from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.exceptions import SegmentsError
-from airflow_provider_segments.model.ledger import ledger_prefix
-from airflow_provider_segments.snapshot import Snapshot
-from airflow_provider_segments.storage.embedded import S3Server
-from airflow_provider_segments.storage.s3 import S3Store
 from tests.deletion.support import LATER, FaultyStore, World, check_equation
 from tests.support.http_faults import CUT, HANG, LOSE_REPLY, PASS, FaultyProxy
 from tests.support.machines import run_machine

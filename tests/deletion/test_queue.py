@@ -12,12 +12,12 @@ from dataclasses import replace
 import pytest
 from kazoo.client import KazooClient
 
-from airflow_provider_segments.deletion.queue import Backlog, Settlement
-from airflow_provider_segments.deletion.zookeeper_queue import ZooKeeperQueue
+from airflow_provider_segments.core.deletion.messages import Backlog, Settlement
+from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.core.model import ledger as ledgers
+from airflow_provider_segments.core.model.ledger import DeletionBatch, PendingDeleteLedgerInfo
+from airflow_provider_segments.core.zookeeper import Op, ZooKeeperSession
 from airflow_provider_segments.exceptions import CorruptRecordError
-from airflow_provider_segments.model import ledger as ledgers
-from airflow_provider_segments.model.ledger import DeletionBatch, PendingDeleteLedgerInfo
-from airflow_provider_segments.zookeeper import Op, ZooKeeperSession
 from tests.deletion.support import LATER, FaultyStore, World, batch_of
 from tests.support.sessions import LossySession, settings
 from tests.support.tables import contents
@@ -331,12 +331,12 @@ def test_ids_that_are_no_numbers_make_names_too(local: World) -> None:
 
 def test_messages_with_the_longest_names_fit_into_their_transactions(local: World) -> None:
     """The longest names, two storages, many shards: a mark is cut into as many transactions as it needs."""
-    from airflow_provider_segments.deletion.mark import Marker
-    from airflow_provider_segments.model.ledger import OffloadContext
-    from airflow_provider_segments.model.segment import SegmentRecord, encode_record
-    from airflow_provider_segments.registry import shard as shards
-    from airflow_provider_segments.zookeeper import Create
-    from airflow_provider_segments.zookeeper.session import MAX_REQUEST, request_size
+    from airflow_provider_segments.core.deletion.mark import Marker
+    from airflow_provider_segments.core.model.ledger import OffloadContext
+    from airflow_provider_segments.core.model.segment import SegmentRecord, encode_record
+    from airflow_provider_segments.core.registry import shard as shards
+    from airflow_provider_segments.core.zookeeper import Create
+    from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
 
     table = local.table()
     context = OffloadContext("s3", "b" * 60, ENTRY)
@@ -446,7 +446,7 @@ def test_purged_dead_letters_are_forgotten_and_their_objects_stay(make_world: Ca
     "payload", [b"", b"{", b"\xff", b"[" * 50_000, b'{"dead_ms":1}', b'{"dead_ms":1,"batch":{},"format":1}']
 )
 def test_dead_letters_that_cannot_be_decoded_are_shown_and_can_only_be_purged(local: World, payload: bytes) -> None:
-    from airflow_provider_segments.zookeeper import Create
+    from airflow_provider_segments.core.zookeeper import Create
 
     local.store.queue.prepare()
     local.store.session.commit([Create(f"{local.store.paths.dead_letters}/broken.7", payload)])

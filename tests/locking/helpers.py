@@ -6,10 +6,10 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_segments.locking import allocation
-from airflow_provider_segments.locking import box as boxes
-from airflow_provider_segments.locking.box import Box, Turn
-from airflow_provider_segments.locking.model import (
+from airflow_provider_segments.core.locking import allocation
+from airflow_provider_segments.core.locking import state as boxes
+from airflow_provider_segments.core.locking.state import Box, Turn
+from airflow_provider_segments.core.locking.types import (
     AllocationRequest,
     AllocationResult,
     Lock,
@@ -18,7 +18,7 @@ from airflow_provider_segments.locking.model import (
     LockResult,
     LockType,
 )
-from airflow_provider_segments.model.interval import Interval, parse_time
+from airflow_provider_segments.core.model.interval import Interval, parse_time
 
 DAY_MS = 86_400_000
 START_MS = 1_356_998_400_000

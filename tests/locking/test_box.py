@@ -8,20 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_segments.exceptions import (
-    CorruptRecordError,
-    InvalidLockRequestError,
-    LockDeniedError,
-    LockLostError,
-    LockRefusedError,
-    LockRevokedError,
-)
-from airflow_provider_segments.locking import allocation, holding, rules
-from airflow_provider_segments.locking import box as boxes
-from airflow_provider_segments.locking.allocation import LocalRecord
-from airflow_provider_segments.locking.box import Box
-from airflow_provider_segments.locking.counters import MAX_COUNTERS, Counter, folded, next_id, raised
-from airflow_provider_segments.locking.model import (
+from airflow_provider_segments.core.locking import allocation, holding
+from airflow_provider_segments.core.locking import compatibility as rules
+from airflow_provider_segments.core.locking import state as boxes
+from airflow_provider_segments.core.locking.allocation import LocalRecord
+from airflow_provider_segments.core.locking.counters import MAX_COUNTERS, Counter, folded, next_id, raised
+from airflow_provider_segments.core.locking.state import Box
+from airflow_provider_segments.core.locking.types import (
     Allocated,
     AllocationRequest,
     Denied,
@@ -33,9 +26,17 @@ from airflow_provider_segments.locking.model import (
     SegmentKey,
     granted_lock,
 )
-from airflow_provider_segments.locking.versions import APPEND_VERSION, version_ms, version_of
-from airflow_provider_segments.model.interval import Granularity
-from airflow_provider_segments.model.ranges import join_ranges, ranges_contain, ranges_of, ranges_overlap
+from airflow_provider_segments.core.locking.versions import APPEND_VERSION, version_ms, version_of
+from airflow_provider_segments.core.model.interval import Granularity
+from airflow_provider_segments.core.model.ranges import join_ranges, ranges_contain, ranges_of, ranges_overlap
+from airflow_provider_segments.exceptions import (
+    CorruptRecordError,
+    InvalidLockRequestError,
+    LockDeniedError,
+    LockLostError,
+    LockRefusedError,
+    LockRevokedError,
+)
 from tests.locking.helpers import LEASE_MS, NOW_MS, PureBox, days, segments, wanted
 
 TYPES = ("EXCLUSIVE", "SHARED", "APPEND", "REPLACE", "KILL")

@@ -16,17 +16,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.exceptions import (
-    CorruptRecordError,
-    LockLostError,
-    LockRefusedError,
-    LockRevokedError,
-    OutcomeUnknownError,
-    RecordTooLargeError,
-)
-from airflow_provider_segments.locking import store as lock_store
-from airflow_provider_segments.locking.box import KEPT_MS
-from airflow_provider_segments.locking.model import (
+from airflow_provider_segments.core.locking import box as lock_store
+from airflow_provider_segments.core.locking.box import LocalIds, LockBox
+from airflow_provider_segments.core.locking.state import KEPT_MS
+from airflow_provider_segments.core.locking.types import (
     Allocated,
     AllocationRequest,
     Denied,
@@ -36,17 +29,24 @@ from airflow_provider_segments.locking.model import (
     SegmentKey,
     granted_lock,
 )
-from airflow_provider_segments.locking.store import LocalIds, LockBox
-from airflow_provider_segments.locking.versions import APPEND_VERSION
-from airflow_provider_segments.paths import ClusterPaths
-from airflow_provider_segments.store import SegmentStore
-from airflow_provider_segments.zookeeper import (
+from airflow_provider_segments.core.locking.versions import APPEND_VERSION
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.core.zookeeper import (
     Check,
     CommitConflictError,
     Create,
     Delete,
     SetData,
     ZooKeeperSession,
+)
+from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.exceptions import (
+    CorruptRecordError,
+    LockLostError,
+    LockRefusedError,
+    LockRevokedError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
 )
 from tests.locking.helpers import LEASE_MS, days, segments, wanted
 from tests.support.children import dies

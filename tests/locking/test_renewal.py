@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_segments.core.locking import Denied, Granted, Lock, granted_lock
+from airflow_provider_segments.core.locking.box import LockBox
+from airflow_provider_segments.core.locking.renewal import KeptLeases, keep_leases
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.core.zookeeper import ZooKeeperSession
+from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.exceptions import LockLostError, LockRevokedError
-from airflow_provider_segments.locking import Denied, Granted, Lock, granted_lock
-from airflow_provider_segments.locking.renewal import KeptLeases, keep_leases
-from airflow_provider_segments.locking.store import LockBox
-from airflow_provider_segments.paths import ClusterPaths
-from airflow_provider_segments.store import SegmentStore
-from airflow_provider_segments.zookeeper import ZooKeeperSession
 from tests.locking.helpers import wanted
 from tests.support.sessions import settings
 from tests.support.tcp_proxy import TcpProxy

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_segments.exceptions import LockLostError, LockRefusedError
-from airflow_provider_segments.locking import box as boxes
-from airflow_provider_segments.locking import holding
-from airflow_provider_segments.locking.model import (
+from airflow_provider_segments.core.locking import holding
+from airflow_provider_segments.core.locking import state as boxes
+from airflow_provider_segments.core.locking.box import LockBox
+from airflow_provider_segments.core.locking.types import (
     Denied,
     Granted,
     Lock,
@@ -24,9 +24,9 @@ from airflow_provider_segments.locking.model import (
     LockType,
     Revoked,
 )
-from airflow_provider_segments.locking.store import LockBox
-from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.store import SegmentStore
+from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.exceptions import LockLostError, LockRefusedError
 from tests.locking import test_box
 from tests.locking.helpers import PureBox, interval
 

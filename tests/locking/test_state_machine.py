@@ -20,11 +20,12 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from airflow_provider_segments.exceptions import LockLostError, LockRefusedError
-from airflow_provider_segments.locking import allocation, holding, rules
-from airflow_provider_segments.locking import box as boxes
-from airflow_provider_segments.locking import counters as ids
-from airflow_provider_segments.locking.model import (
+from airflow_provider_segments.core.locking import allocation, holding
+from airflow_provider_segments.core.locking import compatibility as rules
+from airflow_provider_segments.core.locking import counters as ids
+from airflow_provider_segments.core.locking import state as boxes
+from airflow_provider_segments.core.locking.box import LockBox
+from airflow_provider_segments.core.locking.types import (
     Allocated,
     AllocationRequest,
     Denied,
@@ -35,10 +36,10 @@ from airflow_provider_segments.locking.model import (
     LockType,
     Revoked,
 )
-from airflow_provider_segments.locking.store import LockBox
-from airflow_provider_segments.locking.versions import APPEND_VERSION
-from airflow_provider_segments.paths import ClusterPaths
-from airflow_provider_segments.zookeeper import Create, Delete, SetData
+from airflow_provider_segments.core.locking.versions import APPEND_VERSION
+from airflow_provider_segments.core.zookeeper import Create, Delete, SetData
+from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.exceptions import LockLostError, LockRefusedError
 from tests.locking.helpers import LEASE_MS, START_MS, PureBox, days, wanted
 from tests.support.machines import run_machine
 

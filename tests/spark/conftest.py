@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_segments.model.config import TableConfig
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.spark.environment import spark_environment
-from airflow_provider_segments.store import SegmentStore, Table
 
 ZONE = "America/New_York"
 """The session's time zone: one with gaps and doubled hours, so that nothing passes by being in UTC already."""

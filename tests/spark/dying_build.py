@@ -10,10 +10,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.environment import spark_environment
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.store import SegmentStore
 from tests.support.sessions import DyingSession, settings
 
 

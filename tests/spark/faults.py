@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from airflow_provider_segments.core.storage.base import ObjectInfo
+from airflow_provider_segments.core.storage.local import LocalStore
 from airflow_provider_segments.exceptions import StorageUnavailableError
-from airflow_provider_segments.storage.base import ObjectInfo
-from airflow_provider_segments.storage.local import LocalStore
 
 
 class FailingStore(LocalStore):

@@ -21,6 +21,9 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from airflow_provider_segments.core.model.interval import Granularity, parse_time
+from airflow_provider_segments.core.storage.local import LocalStore
+from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import (
     EntryNotFoundError,
     InvalidConfigError,
@@ -28,11 +31,8 @@ from airflow_provider_segments.exceptions import (
     StageRefusedError,
     TableNotFoundError,
 )
-from airflow_provider_segments.model.interval import Granularity, parse_time
 from airflow_provider_segments.spark import build
 from airflow_provider_segments.spark.build import build_segments, read_source
-from airflow_provider_segments.storage.local import LocalStore
-from airflow_provider_segments.store import Table
 from tests.spark import faults
 from tests.spark.conftest import MakeTable
 

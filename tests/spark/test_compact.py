@@ -12,15 +12,15 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_segments.compaction.settings import CompactionSettings
+from airflow_provider_segments.core.compaction.settings import CompactionSettings
+from airflow_provider_segments.core.model.interval import Granularity
+from airflow_provider_segments.core.model.ledger import owner_metadata
+from airflow_provider_segments.core.model.names import entry_tag
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import InvalidConfigError
-from airflow_provider_segments.model.interval import Granularity
-from airflow_provider_segments.model.ledger import owner_metadata
-from airflow_provider_segments.model.names import entry_tag
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.spark import compact
 from airflow_provider_segments.spark.compact import CompactionReport, compact_table
-from airflow_provider_segments.store import Table
 from tests.spark.conftest import MakeTable
 from tests.support.tables import unchanged
 

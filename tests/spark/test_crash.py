@@ -12,11 +12,11 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from airflow_provider_segments.model.lineage import EntryState
+from airflow_provider_segments.core.lineage.entries import EntryState
+from airflow_provider_segments.core.storage.base import ObjectInfo
+from airflow_provider_segments.core.storage.local import LocalStore
+from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.spark.build import build_segments
-from airflow_provider_segments.storage.base import ObjectInfo
-from airflow_provider_segments.storage.local import LocalStore
-from airflow_provider_segments.store import SegmentStore, Table
 from tests.spark.conftest import MakeTable
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_segments import connection
+from airflow_provider_segments.core import environment as connection
+from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.spark import environment
-from airflow_provider_segments.storage import open_store
 
 
 def test_the_installed_spark_and_python_come_first() -> None:

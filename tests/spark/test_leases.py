@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import ZooKeeperSession
+from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.exceptions import LeaseLostError
-from airflow_provider_segments.model.config import TableConfig
 from airflow_provider_segments.spark import leases
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.leases import check_leases
 from airflow_provider_segments.spark.read import leased_table, read_files, read_table, schema_of
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.storage.embedded import S3Server
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import ZooKeeperSession
 from tests.spark.conftest import document
 from tests.support.owned import drain, keys_in
 from tests.support.sessions import expire, settings

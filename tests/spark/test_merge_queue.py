@@ -15,10 +15,10 @@ import pyarrow
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.spark import merge_queue as queue_module
 from airflow_provider_segments.spark.merge_queue import MergeFailedError, MergeQueue, merge_queue
 from airflow_provider_segments.spark.merging import MergeInput, MergeJob
-from airflow_provider_segments.storage.base import ObjectStore
 from tests.spark.test_merging import at, make_job
 
 WAIT_S = 120.0

@@ -12,12 +12,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from airflow_provider_segments.core.model.interval import Granularity
+from airflow_provider_segments.core.storage.local import LocalStore
 from airflow_provider_segments.exceptions import ObjectNotFoundError, SourceDataError
-from airflow_provider_segments.model.interval import Granularity
 from airflow_provider_segments.spark import merging
 from airflow_provider_segments.spark.merging import Merged, MergeInput, MergeJob, MergeMismatchError, merge
 from airflow_provider_segments.spark.writing import WriteJob
-from airflow_provider_segments.storage.local import LocalStore
 
 ENTRY = "00000000-0000-4000-8000-000000000000"
 DAY = datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC)

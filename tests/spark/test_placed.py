@@ -9,19 +9,19 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_segments.compaction.settings import CompactionSettings
+from airflow_provider_segments.core.compaction.settings import CompactionSettings
+from airflow_provider_segments.core.locking import LockRequest, LockType, Priority, granted_lock
+from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.model.interval import Granularity, parse_chunk
+from airflow_provider_segments.core.model.ledger import owner_metadata
+from airflow_provider_segments.core.model.names import entry_tag
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.table import Table
+from airflow_provider_segments.core.timeline import SegmentState
+from airflow_provider_segments.core.zookeeper import Delete
 from airflow_provider_segments.exceptions import RevertRefusedError
-from airflow_provider_segments.locking import LockRequest, LockType, Priority, granted_lock
-from airflow_provider_segments.model.identity import HeldLock
-from airflow_provider_segments.model.interval import Granularity, parse_chunk
-from airflow_provider_segments.model.ledger import owner_metadata
-from airflow_provider_segments.model.names import entry_tag
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.spark.compact import compact_table
 from airflow_provider_segments.spark.read import read_table, register
-from airflow_provider_segments.store import Table
-from airflow_provider_segments.timeline import SegmentState
-from airflow_provider_segments.zookeeper import Delete
 from tests.spark.conftest import MakeTable
 from tests.spark.test_compact import FIRST, append, values
 

@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StructField, StructType
 
+from airflow_provider_segments.core.model.interval import from_ms, parse_time
+from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.model.interval import from_ms, parse_time
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.read import read_table, register
-from airflow_provider_segments.store import Table
 from tests.spark.conftest import MakeTable
 
 DAY = 86_400_000

@@ -9,14 +9,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.interval import parse_time
-from airflow_provider_segments.model.variables import STORAGE_VARIABLES
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.interval import parse_time
+from airflow_provider_segments.core.model.variables import STORAGE_VARIABLES
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.read import read_table, register, spark_can_read
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.storage.embedded import S3Server
-from airflow_provider_segments.store import SegmentStore
 from tests.spark.conftest import document
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.storage.base import ObjectStore
-from airflow_provider_segments.storage.embedded import S3Server
-from airflow_provider_segments.storage.local import LocalStore
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.storage.local import LocalStore
+from airflow_provider_segments.dev.s3 import S3Server
 
 _PREFIXES = itertools.count(1)
 

@@ -20,13 +20,13 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from airflow_provider_segments.core.storage import local_owned, open_store, s3_owned
+from airflow_provider_segments.core.storage.base import ObjectStore, encode_owner
+from airflow_provider_segments.core.storage.local import LocalStore
+from airflow_provider_segments.core.storage.s3 import S3Store
+from airflow_provider_segments.core.storage.s3_heads import Heads, Signer
+from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.exceptions import InvalidNameError
-from airflow_provider_segments.storage import local_owned, open_store, s3_owned
-from airflow_provider_segments.storage.base import ObjectStore, encode_owner
-from airflow_provider_segments.storage.embedded import S3Server
-from airflow_provider_segments.storage.local import LocalStore
-from airflow_provider_segments.storage.s3 import S3Store
-from airflow_provider_segments.storage.s3_heads import Heads, Signer
 from tests.support.children import KILLED, dies
 from tests.support.http_faults import CUT, CUT_BODY, LOSE_REPLY, PASS, FaultyProxy
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_segments.core.storage import local
+from airflow_provider_segments.core.storage.local import LocalStore
 from airflow_provider_segments.exceptions import ObjectExistsError, StorageAccessError, StorageError
-from airflow_provider_segments.storage import local
-from airflow_provider_segments.storage.local import LocalStore
 from tests.support.children import KILLED, dies
 
 KEY = "t/e/a.parquet"

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_segments.core.storage import open_store, s3
+from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.exceptions import (
     CorruptRecordError,
     InvalidConfigError,
@@ -17,8 +19,6 @@ from airflow_provider_segments.exceptions import (
     StorageError,
     StorageUnavailableError,
 )
-from airflow_provider_segments.storage import open_store, s3
-from airflow_provider_segments.storage.embedded import S3Server
 from tests.support.http_faults import CUT, CUT_BODY, LOSE_REPLY, PASS, FaultyProxy
 
 

@@ -12,14 +12,14 @@ import pyarrow.parquet
 import pytest
 
 from airflow_provider_segments.clock import system_now_ms
+from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.storage.local import LocalStore
 from airflow_provider_segments.exceptions import (
     InvalidConfigError,
     InvalidNameError,
     ObjectExistsError,
     ObjectNotFoundError,
 )
-from airflow_provider_segments.storage.base import ObjectStore
-from airflow_provider_segments.storage.local import LocalStore
 from tests.support.races import share_barrier, try_put
 
 KEY = "flights/11111111-1111-1111-1111-111111111111/a.1.parquet"

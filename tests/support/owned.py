@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_provider_segments.deletion.report import DeletionReport
-from airflow_provider_segments.lineage.stage import StageTicket
-from airflow_provider_segments.model.ledger import owner_metadata
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
-from airflow_provider_segments.storage.base import ObjectStore
-from airflow_provider_segments.store import SegmentStore, Table
+from airflow_provider_segments.core.deletion.report import DeletionReport
+from airflow_provider_segments.core.model.ledger import owner_metadata
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.table import SegmentStore, Table
 from tests.support.tables import DAY_MS, DAYS, JANUARY_1, HandClock
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from airflow_provider_segments.core.zookeeper import CommitConflictError, Op, ZooKeeperSession, ZooKeeperSettings
 from airflow_provider_segments.exceptions import OutcomeUnknownError
-from airflow_provider_segments.zookeeper import CommitConflictError, Op, ZooKeeperSession, ZooKeeperSettings
 
 Outcome = list[Any] | CommitConflictError | OutcomeUnknownError
 

@@ -9,14 +9,14 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.lineage.stage import StagedPush, StageTicket
-from airflow_provider_segments.model.config import TableConfig
-from airflow_provider_segments.model.ledger import DeletionBatch, SweepRequest, decode_batch, decode_sweep
-from airflow_provider_segments.model.names import entry_tag
-from airflow_provider_segments.model.segment import SegmentRecord, StagedSegment
-from airflow_provider_segments.retrying import Retry
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import Node, ZooKeeperSession
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.ledger import DeletionBatch, SweepRequest, decode_batch, decode_sweep
+from airflow_provider_segments.core.model.names import entry_tag
+from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import Node, ZooKeeperSession
+from airflow_provider_segments.core.zookeeper.retry import Retry
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000

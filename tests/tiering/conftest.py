@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_segments.clock import system_now_ms
-from airflow_provider_segments.storage import open_store
-from airflow_provider_segments.storage.embedded import S3Server
-from airflow_provider_segments.store import SegmentStore
-from airflow_provider_segments.zookeeper import ZooKeeperSession
+from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.core.zookeeper import ZooKeeperSession
+from airflow_provider_segments.dev.s3 import S3Server
 from tests.support.sessions import settings
 from tests.support.tables import QUICK, HandClock
 

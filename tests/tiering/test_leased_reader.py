@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.exceptions import LeaseLostError, ObjectNotFoundError
-from airflow_provider_segments.snapshot import Snapshot
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.zookeeper import ZooKeeperSession
 from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned
 from tests.support.sessions import expire, settings
 from tests.support.tables import HandClock, make_table

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_segments.core.model.ledger import LedgerType
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.tiering.records import OffloadReport
 from airflow_provider_segments.exceptions import InvalidConfigError, StorageError
-from airflow_provider_segments.model.ledger import LedgerType
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.tiering.records import OffloadReport
 from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned
 from tests.support.tables import DAY_MS, HandClock, make_table, queued_batches, registered
 

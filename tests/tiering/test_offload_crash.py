@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.tiering import records
+from airflow_provider_segments.core.zookeeper import Delete
 from airflow_provider_segments.exceptions import ObjectNotFoundError
-from airflow_provider_segments.storage.base import ObjectStore
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.tiering import records
-from airflow_provider_segments.zookeeper import Delete
 from tests.support.children import dies
 from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned
 from tests.support.sessions import DyingSession, settings

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_segments.deletion import reconcile
-from airflow_provider_segments.deletion.reconcile import CLASSES
-from airflow_provider_segments.deletion.settings import DeletionSettings
-from airflow_provider_segments.store import SegmentStore, Table
-from airflow_provider_segments.tiering.records import OffloadReport
-from airflow_provider_segments.zookeeper import Delete
+from airflow_provider_segments.core.deletion import reconcile
+from airflow_provider_segments.core.deletion.reconcile import CLASSES
+from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.tiering.records import OffloadReport
+from airflow_provider_segments.core.zookeeper import Delete
 from tests.support.owned import build_owned, contents_of, drain, expected_keys, keys_in, push_owned
 from tests.support.tables import DAY_MS, QUICK, HandClock, everything, make_table, unchanged
 

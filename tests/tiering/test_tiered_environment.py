@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_segments.connection import connect, tiered_options, tiered_store, worker_environment
+from airflow_provider_segments.core.environment import connect, tiered_options, tiered_store, worker_environment
 from airflow_provider_segments.exceptions import InvalidConfigError
 
 PRIMARY = {"SEGMENTS_S3_ACCESS_KEY": "a", "SEGMENTS_S3_SECRET_KEY": "b", "SEGMENTS_S3_ENDPOINT_URL": "http://one:1"}

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_segments.model.interval import Interval, parse_time
-from airflow_provider_segments.timeline import SegmentKey, SegmentState, Timeline, VersionedSegment
+from airflow_provider_segments.core.model.interval import Interval, parse_time
+from airflow_provider_segments.core.timeline import SegmentKey, SegmentState, Timeline, VersionedSegment
 
 Json = dict[str, Any]
 Span = tuple[int, int]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.timeline import SegmentKey, SegmentState, Timeline, VersionedSegment
+from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.timeline import SegmentKey, SegmentState, Timeline, VersionedSegment
 
 Segment = VersionedSegment[str]
 HORIZON = 12

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.core.locking import APPEND_VERSION
+from airflow_provider_segments.core.model.interval import Interval, parse_chunk
+from airflow_provider_segments.core.model.segment import SegmentRecord, TimelinePlace
+from airflow_provider_segments.core.timeline import Overlay, Placed, overlay
 from airflow_provider_segments.exceptions import CorruptRecordError
-from airflow_provider_segments.locking import APPEND_VERSION
-from airflow_provider_segments.model.interval import Interval, parse_chunk
-from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
-from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace
-from airflow_provider_segments.timeline import Overlay, Placed, overlay
 
 NINE, DAY, MONTH = "2013-01-01T09", "2013-01-01", "2013-01"
 NEW, NEWER = "2013-02-01T00:00:00.000Z", "2013-02-02T00:00:00.000Z"

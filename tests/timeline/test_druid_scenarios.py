@@ -9,8 +9,8 @@ import itertools
 
 import pytest
 
-from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.timeline import SegmentState, Timeline, TimelineRefusedError, VersionedSegment
+from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.timeline import SegmentState, Timeline, TimelineRefusedError, VersionedSegment
 from tests.timeline.druid import DAY, SCENARIOS, Json, ManagerRun, TimelineRun, interval_of, named, named_texts, plain
 
 HALF = "an incomplete group is shown on the way"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.timeline import VersionedSegment, axis, chunk, timeline
+from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.timeline import VersionedSegment, axis, chunk, timeline
 from tests.timeline.model import World
 
 STEPS = 50

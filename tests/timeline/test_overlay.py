@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.core.lineage.hiding import hidden_names
+from airflow_provider_segments.core.locking import APPEND_VERSION
+from airflow_provider_segments.core.model.interval import Interval, parse_chunk
+from airflow_provider_segments.core.model.ranges import Ranges
+from airflow_provider_segments.core.model.segment import SegmentRecord, TimelinePlace
+from airflow_provider_segments.core.timeline import Placed, SegmentState, overlay
 from airflow_provider_segments.exceptions import CorruptRecordError
-from airflow_provider_segments.lineage.routing import hidden_names
-from airflow_provider_segments.locking import APPEND_VERSION
-from airflow_provider_segments.model.interval import Interval, parse_chunk
-from airflow_provider_segments.model.lineage import EntryState, Lineage, LineageEntry
-from airflow_provider_segments.model.ranges import Ranges
-from airflow_provider_segments.model.segment import SegmentRecord, TimelinePlace
-from airflow_provider_segments.timeline import Placed, SegmentState, overlay
 
 NINE, DAY = "2013-01-01T09", "2013-01-01"
 NEW = "2013-02-01T00:00:00.000Z"

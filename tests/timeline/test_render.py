@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from airflow_provider_segments.model.interval import Granularity, Interval, parse_chunk, parse_time
-from airflow_provider_segments.model.ranges import ranges_of
-from airflow_provider_segments.model.segment import Segment, TimelinePlace
-from airflow_provider_segments.timeline import SegmentState, as_svg, ranges_text, timeline_lines
-from airflow_provider_segments.timeline.stacks import place, stacks_of
+from airflow_provider_segments.core.model.interval import Granularity, Interval, parse_chunk, parse_time
+from airflow_provider_segments.core.model.ranges import ranges_of
+from airflow_provider_segments.core.model.segment import Segment, TimelinePlace
+from airflow_provider_segments.core.timeline import SegmentState, as_svg, ranges_text, timeline_lines
+from airflow_provider_segments.core.timeline.stacks import place, stacks_of
 
 VISIBLE, STANDBY, OVERSHADOWED = SegmentState.VISIBLE, SegmentState.STANDBY, SegmentState.OVERSHADOWED
 OLD, NEW = "1970-01-01T00:00:00.000Z", "2026-11-21T10:00:00.000Z"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_segments.model.interval import Interval
-from airflow_provider_segments.timeline import (
+from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.timeline import (
     SegmentKey,
     SegmentState,
     Timeline,

@@ -1,0 +1,158 @@
+"""Looking for ledgers that nothing refers to, and asking for their deletion. Nothing is deleted here.
+
+A push announces its prefix before it writes, so all that a failed attempt, a zombie or an aborted push has left lies
+under a known prefix. What is found there and is not registered becomes an ordinary message, with a mark of its own:
+it waits for today's readers, and goes through every check of the second phase.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.core.deletion.in_use import TableUse, UsageReader
+from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.core.deletion.report import DeletionReport
+from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.model import ledger as ledgers
+from airflow_provider_segments.core.model.ledger import (
+    APPLICATION,
+    DeletionBatch,
+    LedgerComponent,
+    LedgerType,
+    OffloadContext,
+    PendingDeleteLedgerInfo,
+    SweepRequest,
+)
+from airflow_provider_segments.core.storage.base import ListedObject, ObjectInfo, ObjectStore, entry_prefix
+from airflow_provider_segments.exceptions import CorruptRecordError, StorageError
+
+PAGE = 1000
+"""Objects looked at together; the memory a sweep needs does not grow with what it finds."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweeper:
+    """Works on sweep requests."""
+
+    queue: ZooKeeperQueue
+    reader: UsageReader
+    storage: ObjectStore
+    clock: Clock
+    settings: DeletionSettings
+
+    def run(self, total: DeletionReport) -> bool:
+        """Work on the requests that are due; whether any is done with. The others are asked for again, later."""
+        claimed = self.queue.receive_sweeps(self.settings.batches_at_once)
+        done: list[bool] = []
+        for name, payload in claimed:
+            try:
+                request = ledgers.decode_sweep(payload, name)
+            except (CorruptRecordError, UnicodeDecodeError, RecursionError) as error:
+                _LOG.error("Malformed sweep request acknowledged: %s; it was %r", error, payload[:500])
+                done.append(self.queue.settle_sweep(name, []))
+                continue
+            done.append(self._sweep(name, request, total))
+        return any(done)
+
+    def _sweep(self, name: str, request: SweepRequest, total: DeletionReport) -> bool:
+        later = SweepRequest(
+            request.table,
+            request.entry_id,
+            request.reason,
+            self.clock.now_ms() + self.settings.reconsume_later_ms,
+            request.at_ms,
+        )
+        try:
+            use = self.reader.read(request.table, {request.entry_id})
+            if use.entry_in_progress(request.entry_id):
+                self.queue.settle_sweep(name, [], later)
+                return False
+            for batches, foreign in self._pages(request, use):
+                self.queue.send(batches)
+                total.found += sum(len(batch.ledgers) for batch in batches)
+                total.foreign += foreign
+            self.storage.discard_unfinished(entry_prefix(request.table, request.entry_id))
+        except (StorageError, CorruptRecordError) as error:
+            _LOG.warning("Sweep of entry %s is tried again later: %s", request.entry_id, error)
+            total.note({str(error)[:300]: 1})
+            self.queue.settle_sweep(name, [], later)
+            return False
+        settled = self.queue.settle_sweep(name, [])
+        total.swept += settled
+        return settled
+
+    def _pages(self, request: SweepRequest, use: TableUse) -> Iterator[tuple[list[DeletionBatch], int]]:
+        registered = use.registered.get(request.entry_id, {})
+        prefix = entry_prefix(request.table, request.entry_id)
+        left = (one for one in self.storage.list(prefix) if one.key.removeprefix(prefix) not in registered)
+        while page := list(islice(left, PAGE)):
+            yield messages(self.storage, page, reason=request.reason, at_ms=self.clock.now_ms())
+
+
+def messages(
+    storage: ObjectStore, page: Sequence[ListedObject], *, reason: str, at_ms: int
+) -> tuple[list[DeletionBatch], int]:
+    """Messages about the objects of ``page`` that say they are ours and lie where they say; and how many do not.
+
+    Objects of primary storage only. Raises :class:`StorageError`.
+    """
+    ours: list[DeletionBatch] = []
+    foreign = 0
+    for one in page:
+        try:
+            info = storage.head(one.key)
+        except CorruptRecordError:  # it says nothing that can be read: one such object must not stop the others
+            foreign += 1
+            continue
+        if info is None:
+            continue
+        batch = message_about(info, reason, at_ms)
+        foreign += batch is None
+        ours += [] if batch is None else [batch]
+    return list(joined(ours)), foreign
+
+
+def message_about(info: ObjectInfo, reason: str, at_ms: int, *, tiered: str | None = None) -> DeletionBatch | None:
+    """The message about one object, as its own metadata describes it, when that is where such an object would be:
+    in primary storage, or in the tiered one with the address ``tiered``."""
+    owner = info.owner
+    if owner.get("application") != APPLICATION or owner.get("component") != LedgerComponent.MANAGED_LEDGER.value:
+        return None
+    table, _, rest = info.key.partition("/")
+    entry_id, _, file = rest.partition("/")
+    offload = None
+    if tiered is not None:
+        uuid, _, file = file.partition("/")
+        offload = OffloadContext.at(tiered, uuid)
+    batch = DeletionBatch(
+        table,
+        entry_id,
+        owner.get("generation", ""),
+        (PendingDeleteLedgerInfo(owner.get("segment", ""), file, info.bytes),),
+        LedgerType.LEDGER if offload is None else LedgerType.OFFLOAD_LEDGER,
+        reason=reason,
+        at_ms=at_ms,
+        offload=offload,
+    )
+    if owner.get("table") != table:
+        return None
+    try:
+        well_formed, malformed = ledgers.decode_batch(ledgers.encode(batch), info.key)
+    except CorruptRecordError:
+        return None
+    return None if malformed else well_formed
+
+
+def joined(batches: Iterable[DeletionBatch]) -> Iterator[DeletionBatch]:
+    """One batch a generation and offload."""
+    by_generation: dict[tuple[str, str, OffloadContext | None], list[DeletionBatch]] = {}
+    for batch in batches:
+        by_generation.setdefault((batch.table, batch.generation, batch.offload), []).append(batch)
+    for group in by_generation.values():
+        yield group[0].with_ledgers(tuple(ledger for batch in group for ledger in batch.ledgers))

@@ -1,0 +1,308 @@
+"""What a lock box holds and what it is asked for: frozen values without rules."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from airflow_provider_segments.core.model.identity import SegmentKey
+from airflow_provider_segments.core.model.interval import Interval, format_ms
+from airflow_provider_segments.core.model.ranges import Ranges, ranges_of
+from airflow_provider_segments.exceptions import (
+    InvalidLockRequestError,
+    LockDeniedError,
+    LockRevokedError,
+)
+
+DEFAULT_LEASE_MS = 300_000
+"""Five minutes, Druid's default lock time-out."""
+
+MAX_IDENTITY = 500
+"""Longest name of a group, task or sequence key, in characters."""
+
+
+class LockType(enum.Enum):
+    """What a lock coexists with; see :func:`~airflow_provider_segments.core.locking.compatibility.compatible`."""
+
+    EXCLUSIVE = "EXCLUSIVE"
+    SHARED = "SHARED"
+    APPEND = "APPEND"
+    REPLACE = "REPLACE"
+    KILL = "KILL"
+
+
+class LockGranularity(enum.Enum):
+    """What a lock is on: a whole time chunk, or segments of it by partition id. Segment locks are EXCLUSIVE."""
+
+    TIME_CHUNK = "TIME_CHUNK"
+    SEGMENT = "SEGMENT"
+
+
+class Priority(enum.IntEnum):
+    """Druid's priorities. Strictly higher ones revoke lower ones; any integer may be given instead."""
+
+    REALTIME = 75
+    BATCH = 50
+    COMPACTION = 25
+    OTHER = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockRequest:
+    """Who asks for what.
+
+    ``group`` (a DAG run) shares locks among its tasks; ``task`` names the work, the same for every attempt, and
+    ``attempt`` counts its tries (0: not told; then a removed task is not recognised when it asks again). ``interval``
+    is in epoch milliseconds; ``partitions`` are the existing segments a SEGMENT lock is on. ``version`` names the
+    version of those segments; for a time chunk it is chosen by the box unless given, and ``newest`` is the greatest
+    version the caller has seen in the chunk, which the box's choice must exceed. ``lease_ms`` is for how long the lock
+    cannot be taken without being renewed. KILL locks are for this package's own deletion and need ``internal``.
+    Raises :class:`InvalidLockRequestError`.
+    """
+
+    group: str
+    task: str
+    interval: Interval
+    lock_type: LockType = LockType.EXCLUSIVE
+    granularity: LockGranularity = LockGranularity.TIME_CHUNK
+    partitions: frozenset[int] = frozenset()
+    version: str | None = None
+    newest: str | None = None
+    priority: int = Priority.BATCH
+    lease_ms: int = DEFAULT_LEASE_MS
+    attempt: int = 0
+    internal: bool = False
+
+    def __post_init__(self) -> None:
+        check_identity("group", self.group)
+        check_identity("task", self.task)
+        if self.lease_ms <= 0:
+            raise InvalidLockRequestError(f"a lease of {self.lease_ms} ms is no lease")
+        if self.granularity is LockGranularity.TIME_CHUNK and self.partitions:
+            raise InvalidLockRequestError("a time-chunk lock is on all segments of its interval; name no partitions")
+        if any(partition < 0 for partition in self.partitions):
+            raise InvalidLockRequestError("partition ids must not be negative")
+
+    @classmethod
+    def of_held(cls, lock: Lock, task: str) -> LockRequest:
+        """The request that finds the time-chunk lock ``lock`` of ``task`` again. It makes the lease no longer:
+        whoever holds a lock says for how long."""
+        return cls(
+            group=lock.group,
+            task=task,
+            interval=lock.interval,
+            lock_type=lock.lock_type,
+            priority=lock.priority,
+            lease_ms=1,
+        )
+
+    @property
+    def ranges(self) -> Ranges:
+        """The partition ids."""
+        return ranges_of(self.partitions)
+
+
+def check_identity(kind: str, name: str) -> str:
+    """Return ``name``. Raises :class:`InvalidLockRequestError` when it cannot name a group, task or sequence."""
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_IDENTITY:
+        raise InvalidLockRequestError(f"{kind} {name!r:.60} must be a string of 1 to {MAX_IDENTITY} characters")
+    return name
+
+
+class Revocation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who ended a lock, when, and why: ``priority``, ``lease-over`` or ``asked``. ``lock_id`` is the lock that took
+    its place, if any."""
+
+    by: str
+    at_ms: int
+    reason: str
+    lock_id: str | None = None
+
+    def __str__(self) -> str:
+        why = {"priority": "for its higher priority", "lease-over": "after its lease had ended"}.get(self.reason, "")
+        return f"{self.by} at {format_ms(self.at_ms)}" + (f" {why}" if why else f" ({self.reason})")
+
+
+class Allotment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The ids a sequence key got: ``count`` ids from ``first``."""
+
+    start_ms: int
+    end_ms: int
+    version: str
+    first: int
+    count: int
+
+    @property
+    def interval(self) -> Interval:
+        """The segments' interval."""
+        return Interval(self.start_ms, self.end_ms)
+
+
+class Lock(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One lock as the box stores it. Times are epoch milliseconds.
+
+    ``tasks`` are those of its group that hold it. ``partitions`` are a segment lock's ids; ``new_ids`` says that they
+    were allocated with it. ``fence`` is the version of the lock's fence znode. ``allocated`` are the ids that its
+    sequence keys got, ``absorbed`` the ids of narrower APPEND locks it has superseded. A lock with ``revoked`` set
+    protects nothing and stays only to be seen by its owner.
+    """
+
+    lock_id: str
+    lock_type: LockType
+    granularity: LockGranularity
+    start_ms: int
+    end_ms: int
+    group: str
+    tasks: tuple[str, ...]
+    priority: int
+    version: str
+    granted_ms: int
+    lease_until_ms: int
+    partitions: Ranges = ()
+    new_ids: bool = False
+    fence: int = 0
+    revoked: Revocation | None = None
+    allocated: dict[str, Allotment] = {}
+    absorbed: tuple[str, ...] = ()
+
+    @property
+    def interval(self) -> Interval:
+        """What it is on."""
+        return Interval(self.start_ms, self.end_ms)
+
+    @property
+    def active(self) -> bool:
+        """Whether it protects anything: it was not revoked."""
+        return self.revoked is None
+
+    def abandoned(self, now_ms: int) -> bool:
+        """Whether its lease is over, so that anybody may take it."""
+        return self.lease_until_ms <= now_ms
+
+    def contains(self, interval: Interval) -> bool:
+        """Whether all of ``interval`` lies inside."""
+        return self.start_ms <= interval.start_ms and interval.end_ms <= self.end_ms
+
+    def overlaps(self, interval: Interval) -> bool:
+        """Whether the two share a millisecond."""
+        return self.start_ms < interval.end_ms and interval.start_ms < self.end_ms
+
+    def held_by(self, group: str, task: str) -> bool:
+        """Whether this task of this group is one of its holders."""
+        return self.group == group and task in self.tasks
+
+    def __str__(self) -> str:
+        ids = ",".join(str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in self.partitions)
+        what = f" segments {ids}" if self.granularity is LockGranularity.SEGMENT else ""
+        return f"{self.lock_type.value} {self.interval}{what} of {self.group} (priority {self.priority})"
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The lock is held. ``new`` says that this request made it, ``revoked`` what it took the place of."""
+
+    lock: Lock
+    new: bool = True
+    revoked: tuple[Lock, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """``blockers`` stand in the way; without blockers, ``reason`` says why no wait can help. Nothing was changed."""
+
+    blockers: tuple[Lock, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The group held such a lock and it was revoked. It stays so until it is released."""
+
+    lock: Lock
+
+
+LockResult = Granted | Denied | Revoked
+
+
+def revoked_error(table: str, lock: Lock) -> LockRevokedError:
+    """The error that says who revoked ``lock``."""
+    return LockRevokedError(
+        "lock-revoked",
+        f"the {lock} lock was revoked by {lock.revoked}",
+        table=table,
+        hint="Release it, and run the work again under a new lock.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationRequest:
+    """Asks for ``count`` new partition ids, and for the lock that protects them.
+
+    ``lock`` with SEGMENT granularity names no partitions: the ids it gets are locked as new segments (centralized
+    allocation, incremental with ``count`` 1 and bulk with more). With a time-chunk lock the ids are under that lock.
+    ``key`` is the sequence key: the same key of the same group gets the same ids for as long as the lock is held.
+    ``interval`` is the segments' time chunk (default: the lock's interval) and ``version`` their version (default: the
+    lock's; APPEND and SEGMENT: 1970). ``at_least`` is the first id that is free as far as the caller knows, for tables
+    that had segments before they had a lock box. Raises :class:`InvalidLockRequestError`.
+    """
+
+    lock: LockRequest
+    key: str
+    count: int = 1
+    interval: Interval | None = None
+    version: str | None = None
+    at_least: int = 0
+
+    def __post_init__(self) -> None:
+        check_identity("sequence key", self.key)
+        if self.count < 1 or self.at_least < 0:
+            raise InvalidLockRequestError(f"cannot allocate {self.count} ids from {self.at_least}")
+        if self.lock.partitions:
+            raise InvalidLockRequestError("an allocation chooses its partition ids; name none")
+
+    @property
+    def chunk(self) -> Interval:
+        """The interval of the segments."""
+        return self.interval or self.lock.interval
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """The ids, and the lock that protects them. ``again`` says that the sequence key had them already."""
+
+    lock: Lock
+    interval: Interval
+    version: str
+    partitions: range
+    again: bool = False
+
+    @property
+    def segments(self) -> tuple[SegmentKey, ...]:
+        """The identities of the new segments."""
+        return tuple(SegmentKey(self.interval, self.version, partition) for partition in self.partitions)
+
+
+AllocationResult = Allocated | Denied | Revoked
+
+
+def granted_lock(table: str, result: LockResult | AllocationResult) -> Lock:
+    """The lock of an answer; for a caller that has no use for another one.
+
+    Raises :class:`LockRevokedError`, and :class:`LockDeniedError` naming the locks that stand in the way."""
+    if isinstance(result, Revoked):
+        raise revoked_error(table, result.lock)
+    if not isinstance(result, Denied):
+        return result.lock
+    shown = "; ".join(str(lock) for lock in result.blockers[:3])
+    more = f" and {len(result.blockers) - 3} more" if len(result.blockers) > 3 else ""
+    hint = "Wait for its release, or ask with a higher priority." if result.blockers else ""
+    detail = f"lock denied: {result.reason or shown + more}"
+    raise LockDeniedError("lock-denied", detail, table=table, hint=hint)
+
+
+def locks_of(locks: Sequence[Lock], group: str, task: str) -> list[Lock]:
+    """Those of ``locks`` that the task holds, revoked ones too."""
+    return [lock for lock in locks if lock.held_by(group, task)]

@@ -1,0 +1,114 @@
+"""Reader leases: what a reader has resolved stays in the store until it has read it.
+
+A lease is one ephemeral znode, ``READERS/<table>/<id>``, whatever the size of what it protects. Its creation zxid is
+its age: a deletion marked at zxid m waits for every lease older than m, and a younger lease belongs to a reader that
+could not find the segment any more. Both are ZooKeeper's own numbers, so no message and no reader can pretend another
+age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.core.zookeeper import Create, Delete, Node, ZooKeeperSession
+from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.core.zookeeper.session import CommitConflictError
+from airflow_provider_segments.exceptions import LeaseLostError, OutcomeUnknownError
+
+_ATTEMPTS = 5
+
+
+class _Record(msgspec.Struct):
+    """``owner`` says who reads, for the person who wonders what a deletion waits for."""
+
+    owner: str
+    taken_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """A lease that somebody holds: its age ``zxid``, its owner, and when it was taken by the owner's wall clock."""
+
+    zxid: int
+    owner: str
+    taken_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease that this process holds, through ``session``."""
+
+    session: ZooKeeperSession
+    table: str
+    path: str
+    zxid: int
+
+    def check(self) -> None:
+        """Raises :class:`LeaseLostError` when the lease is gone, and :class:`MetadataUnavailableError` when nobody can
+        tell."""
+        node = self.session.get(self.path)
+        if node is None or node.czxid != self.zxid:
+            raise LeaseLostError(
+                f"table {self.table!r}: the lease of this snapshot is gone, because its ZooKeeper session ended; "
+                "its objects may be deleted now: take a new snapshot and read again"
+            )
+
+    def release(self) -> None:
+        """Give it back. Harmless when it is gone; one that cannot be given back now ends with the session."""
+        for _ in range(_ATTEMPTS):
+            if not isinstance(self.session.commit_many([[Delete(self.path, 0)]])[0], OutcomeUnknownError):
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Leases:
+    """The leases of one table."""
+
+    session: ZooKeeperSession
+    paths: ClusterPaths
+    clock: Clock
+    table: str
+
+    def take(self, owner: str) -> Lease:
+        """A new lease. Read the lineage after it, through the same session. Raises :class:`OutcomeUnknownError`."""
+        parent = self.paths.readers(self.table)
+        path = f"{parent}/{self.clock.new_id()}"
+        create = Create(path, msgspec.json.encode(_Record(owner[:200], self.clock.now_ms())), ephemeral=True)
+        if not self._made(create):
+            self.session.ensure([parent])
+            self._made(create)
+        node = self.session.get(path)
+        if node is None:
+            raise LeaseLostError(f"table {self.table!r}: the ZooKeeper session ended while a lease was taken")
+        return Lease(self.session, self.table, path, node.czxid)
+
+    def _made(self, create: Create) -> bool:
+        """Make the lease; false where its parent is missing. Nobody else makes a node of its name, so "exists" is the
+        answer to a try whose reply was lost: given up, it would hold up deletions until the session ends."""
+        for left in reversed(range(_ATTEMPTS)):
+            outcome = self.session.commit_many([[create]])[0]
+            if isinstance(outcome, OutcomeUnknownError):
+                if not left:
+                    raise outcome
+                self.session.sync("/")
+                continue
+            return not isinstance(outcome, CommitConflictError) or outcome.reason == "exists"
+        return False
+
+    def held(self) -> Sequence[LeaseInfo]:
+        """All leases, oldest first. One that cannot be decoded counts: its age is ZooKeeper's."""
+        parent = self.paths.readers(self.table)
+        nodes = self.session.get_many([f"{parent}/{name}" for name in self.session.children(parent)])
+        return sorted((_info(node) for node in nodes if node is not None), key=lambda one: one.zxid)
+
+
+def _info(node: Node) -> LeaseInfo:
+    try:
+        record = msgspec.json.decode(node.data, type=_Record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return LeaseInfo(node.czxid, "unknown", node.made_ms)
+    return LeaseInfo(node.czxid, record.owner, record.taken_ms)

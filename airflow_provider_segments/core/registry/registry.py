@@ -1,0 +1,192 @@
+"""Reading and changing a table's registry.
+
+Shards only ever gain hidden segments (``stage``, whose entry is in progress) and lose hidden ones (clean-up). The root
+znode ``SEGMENTS/<table>`` remembers removals, for readers: see :class:`Root`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from airflow_provider_segments.core.model.interval import Interval, parse_chunk
+from airflow_provider_segments.core.model.segment import SegmentRecord, encode_record
+from airflow_provider_segments.core.registry import shard as shards
+from airflow_provider_segments.core.registry.shard import Shard, ShardName
+from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Create, Op, ZooKeeperSession
+from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
+from airflow_provider_segments.exceptions import CorruptRecordError, OutcomeUnknownError, TableNotFoundError
+
+_FORMAT = 1
+_STREAMED = 64  # shards held at once by who goes through all of them
+_GUARD_ROOM = 40_000  # bytes of a request kept for a guard with many stagers
+
+
+class Root(msgspec.Struct, frozen=True):
+    """What the registry's root remembers of removals.
+
+    ``removed_at`` is the highest lineage zxid that made a removal legal. A reader whose lineage is older takes a newer
+    one: it may miss what it should see. ``history_floor`` is the highest zxid at which an entry was completed or
+    reverted whose traces are gone: no snapshot as of an earlier time can be put together any more.
+    """
+
+    removed_at: int = 0
+    history_floor: int = 0
+    format: int = _FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRoot:
+    """The root as it was read; ``changed`` is the zxid of its last change, which is the last removal of all."""
+
+    root: Root
+    version: int
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryRead:
+    """Shards of some chunks, and the root as it was after they were read."""
+
+    shards: tuple[Shard, ...]
+    root: StoredRoot
+
+
+_ROOT = msgspec.json.Decoder(Root)
+
+
+class Registry:
+    """The registry of one table."""
+
+    def __init__(self, session: ZooKeeperSession, paths: ClusterPaths, table: str) -> None:
+        self._session = session
+        self.table = table
+        self.path = paths.registry(table)
+
+    def read(self, wanted: Callable[[ShardName], bool], interval: Interval | None = None) -> RegistryRead:
+        """Shards ``wanted`` of the chunks that overlap ``interval`` (all without one), then the root.
+
+        A shard that goes away in between is left out; whether that matters to the reader, the root says.
+        Raises :class:`TableNotFoundError` and :class:`CorruptRecordError`.
+        """
+        names = [name for name in self.shard_names(interval) if wanted(name)]
+        return RegistryRead(tuple(self._read(names)), self.root())
+
+    def stream(self, wanted: Callable[[ShardName], bool]) -> Iterator[Shard]:
+        """Shards ``wanted``, read some at a time: for who goes through a whole table and keeps nothing of it.
+
+        Without the root, and over a while: for decisions that are checked again where they are written.
+        """
+        names = [name for name in self.shard_names() if wanted(name)]
+        for start in range(0, len(names), _STREAMED):
+            yield from self._read(names[start : start + _STREAMED])
+
+    def _read(self, names: Sequence[ShardName]) -> list[Shard]:
+        nodes = self._session.get_many([name.path for name in names])
+        return [shards.decode(name, node.data, node.version) for name, node in zip(names, nodes, strict=True) if node]
+
+    def shard_names(self, interval: Interval | None = None) -> list[ShardName]:
+        """All shards of the chunks that overlap ``interval``, from two round trips of names."""
+        chunks = [
+            chunk
+            for chunk in self._session.children(self.path)
+            if interval is None or parse_chunk(chunk).overlaps(interval)
+        ]
+        parents = [f"{self.path}/{chunk}" for chunk in chunks]
+        below = self._session.children_many(parents)
+        return [
+            shards.parse_name(chunk, parent, node)
+            for chunk, parent, nodes in zip(chunks, parents, below, strict=True)
+            for node in nodes
+        ]
+
+    def of_entry(self, entry_id: str) -> tuple[Shard, ...]:
+        """The shards staged into one entry, by whichever stager and attempt."""
+        return self.read(lambda name: name.entry_id == entry_id).shards
+
+    def shards_of(self, entry_ids: Collection[str]) -> list[Shard]:
+        """The shards of some entries. Without the root: for who asks what is registered, not what is visible."""
+        names = [name for name in self.shard_names() if name.entry_id in entry_ids]
+        return self._read(names)
+
+    def shards_named(self, names: Sequence[ShardName]) -> list[Shard]:
+        """Those of the shards that are there. Without the root, as :meth:`shards_of`."""
+        nodes = self._session.get_many([name.path for name in names])
+        return [shards.decode(name, node.data, node.version) for name, node in zip(names, nodes, strict=True) if node]
+
+    def root(self) -> StoredRoot:
+        """The root record. Raises :class:`TableNotFoundError` when the table was never made."""
+        node = self._session.get(self.path)
+        if node is None:
+            raise TableNotFoundError(f"table {self.table!r} is not in this cluster; apply its config first")
+        try:
+            root = _ROOT.decode(node.data) if node.data else Root()
+        except msgspec.DecodeError as error:
+            raise CorruptRecordError(f"{self.path}: not a readable registry root ({error})") from error
+        return StoredRoot(root, node.version, node.mzxid)
+
+    def shard_payloads(
+        self, entry_id: str, born: int, stager: str, attempt: int, by_chunk: Mapping[str, Sequence[SegmentRecord]]
+    ) -> dict[str, bytes]:
+        """Paths and contents of the shards for records. The same input gives the same shards."""
+        payloads = {}
+        for chunk, records in shards.share(by_chunk).items():
+            for number, group in enumerate(shards.split([encode_record(record) for record in records])):
+                path = f"{self.path}/{chunk}/{entry_id}.{stager}.{attempt}.{number}"
+                payloads[path] = shards.encode(entry_id, born, group)
+        return payloads
+
+    def create_shards(self, payloads: Mapping[str, bytes], fence: Check) -> dict[str, bytes]:
+        """Try to create each shard, in transactions that all check ``fence``; returns those that are not known to
+        exist.
+
+        An empty result means that every shard was created by this call. The caller decides what to do about the rest.
+        """
+        self.make_chunks(payloads)
+        creates = [Create(path, data) for path, data in payloads.items()]
+        batches = [[fence, *batch] for batch in pack(creates, request_size([fence]))]
+        outcomes = self._session.commit_many(batches)
+        return {
+            op.path: op.data
+            for ops, outcome in zip(batches, outcomes, strict=True)
+            if isinstance(outcome, CommitConflictError | OutcomeUnknownError)
+            for op in ops
+            if isinstance(op, Create)
+        }
+
+    def in_one_request(self, payloads: Mapping[str, bytes]) -> list[Op]:
+        """The operations that create the shards, when one request can hold them all beside a guard; else nothing."""
+        creates: list[Op] = [Create(path, data) for path, data in payloads.items()]
+        if len(creates) > 900 or request_size(creates) > MAX_REQUEST - _GUARD_ROOM:
+            return []
+        return creates
+
+    def make_chunks(self, shard_paths: Iterable[str]) -> None:
+        """Make the chunks of these shards that are missing; one listing tells which."""
+        parents = {path.rpartition("/")[0] for path in shard_paths}
+        there = {f"{self.path}/{chunk}" for chunk in self._session.children(self.path)}
+        if missing := parents - there:
+            self._session.ensure(missing)
+
+    def standing(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Contents of those of ``paths`` that exist."""
+        listed = list(paths)
+        nodes = self._session.get_many(listed)
+        return {path: node.data for path, node in zip(listed, nodes, strict=True) if node is not None}
+
+
+def pack(ops: Iterable[Op], overhead: int = 0) -> list[list[Op]]:
+    """``ops`` in order, in groups that each fit into one request beside ``overhead`` bytes."""
+    groups: list[list[Op]] = []
+    room = 0
+    for op in ops:
+        size = request_size([op])
+        if size > room or len(groups[-1]) >= 1000:
+            groups.append([])
+            room = MAX_REQUEST - overhead
+        groups[-1].append(op)
+        room -= size
+    return groups

@@ -1,0 +1,143 @@
+"""Registry shards: the segments one push has in one time chunk, as one znode.
+
+``SEGMENTS/<table>/<chunk>/<entry id>.<stager>.<attempt>.<number>``, JSON. A shard is made once and never grows, so
+pushes do not contend with each other on a chunk, and the segments of an entry are found by the names of znodes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import msgspec
+
+from airflow_provider_segments.core.model.interval import Interval, coarser_chunk, parse_chunk
+from airflow_provider_segments.core.model.segment import SegmentRecord, decode_records
+from airflow_provider_segments.exceptions import CorruptRecordError
+
+SHARD_BYTES = 500_000
+"""A shard is closed when it has this many bytes: two fit into one ZooKeeper request."""
+
+SHARED_RECORDS = 256
+"""Most records that different time chunks keep in one shard: a reader of one of them decodes them all."""
+
+_SHARING_CHUNKS = 8  # fewer would save little, and make readers of each chunk look at the others' segments
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ShardName:
+    """What a shard's znode name says. ``path`` is the whole znode path."""
+
+    chunk: str
+    path: str
+    entry_id: str
+    stager: str
+    attempt: int
+
+    @property
+    def node(self) -> str:
+        """The znode's name below its chunk."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def interval(self) -> Interval:
+        """The time chunk's interval."""
+        return parse_chunk(self.chunk)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard as it was read; its records are decoded when first asked for."""
+
+    name: ShardName
+    version: int
+    born: int
+    payload: msgspec.Raw = field(repr=False)
+
+    @cached_property
+    def records(self) -> list[SegmentRecord]:
+        """The segments. Raises :class:`CorruptRecordError`."""
+        return decode_records(self.payload, self.name.path)
+
+    def chunk_of(self, record: SegmentRecord) -> str:
+        """The time chunk of one of the records."""
+        return record.chunk or self.name.chunk
+
+
+class _Stored(msgspec.Struct):
+    format: int
+    entry: str
+    born: int
+    segments: msgspec.Raw
+
+
+_DECODER = msgspec.json.Decoder(_Stored)
+
+
+def parse_name(chunk: str, parent: str, node: str) -> ShardName:
+    """What the znode ``node`` below ``parent`` is. Raises :class:`CorruptRecordError` when it is no shard."""
+    path = f"{parent}/{node}"
+    parts = node.split(".")
+    if len(parts) != 4 or not parts[2].isdecimal():
+        raise CorruptRecordError(f"{path} is not a registry shard; remove it by hand if you know what it is")
+    return ShardName(chunk, path, parts[0], parts[1], int(parts[2]))
+
+
+def decode(name: ShardName, payload: bytes, version: int) -> Shard:
+    """The shard in ``payload``. Raises :class:`CorruptRecordError`."""
+    try:
+        stored = _DECODER.decode(payload)
+    except msgspec.DecodeError as error:
+        raise CorruptRecordError(f"{name.path}: not a readable registry shard ({error})") from error
+    if stored.format != _FORMAT:
+        raise CorruptRecordError(f"{name.path}: format {stored.format} is unknown to this version")
+    if stored.entry != name.entry_id:
+        raise CorruptRecordError(f"{name.path}: the record belongs to entry {stored.entry}")
+    return Shard(name, version, stored.born, stored.segments)
+
+
+def encode(entry_id: str, born: int, records: Iterable[bytes]) -> bytes:
+    """A shard of already encoded records."""
+    head = f'{{"format":{_FORMAT},"entry":"{entry_id}","born":{born},"segments":['
+    return head.encode() + b",\n".join(records) + b"]}"
+
+
+def share(by_chunk: Mapping[str, Sequence[SegmentRecord]]) -> dict[str, list[SegmentRecord]]:
+    """The records by the chunk that keeps them. A push of few segments over many chunks would otherwise cost a znode
+    each: its chunks share the shards of a coarser one, as long as a read of a single chunk stays cheap."""
+    kept = {chunk: list(records) for chunk, records in by_chunk.items()}
+    for depth in range(3):  # hours into days, days into months, months into years
+        groups: dict[str, list[str]] = {}
+        for chunk in kept:
+            if _depth(chunk) == depth and (wider := coarser_chunk(chunk)):
+                groups.setdefault(wider, []).append(chunk)
+        for wider, chunks in groups.items():
+            if len(chunks) >= _SHARING_CHUNKS and sum(len(kept[chunk]) for chunk in chunks) <= SHARED_RECORDS:
+                shared = [_kept_under(chunk, record) for chunk in chunks for record in kept.pop(chunk)]
+                kept.setdefault(wider, []).extend(shared)
+    return kept
+
+
+def _depth(chunk: str) -> int:
+    """0 for hours, 1 for days, 2 for months."""
+    return 0 if "T" in chunk else 3 - chunk.count("-")
+
+
+def _kept_under(chunk: str, record: SegmentRecord) -> SegmentRecord:
+    return record if record.chunk else msgspec.structs.replace(record, chunk=chunk)
+
+
+def split(records: Sequence[bytes]) -> list[list[bytes]]:
+    """Encoded records in groups that each make a shard of at most about ``SHARD_BYTES``."""
+    groups: list[list[bytes]] = []
+    room = 0
+    for encoded in records:
+        if len(encoded) > room or not groups:
+            groups.append([])
+            room = SHARD_BYTES
+        groups[-1].append(encoded)
+        room -= len(encoded) + 2
+    return groups

@@ -1,0 +1,1 @@
+"""Replacing segments by others: start, stage, end and revert."""

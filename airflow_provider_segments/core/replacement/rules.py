@@ -1,0 +1,220 @@
+"""The rules of start and revert: pure functions from a lineage to the next one, or a refusal.
+
+Source: Apache Pinot's DefaultLineageManager and PinotHelixResourceManager (start S1 to S9, revert V1 to V5; the table
+in docs/lineage.md gives each rule its name), made stricter where Pinot's own rules lose data (hazards H1, H8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.exceptions import EntryNotFoundError, RevertRefusedError, StartRefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """What a push wants: ``segments_to`` may be empty, then the push stages its segments later.
+
+    ``visible`` are the names readers see under the lineage that is being decided on.
+    """
+
+    table: str
+    entry_id: str
+    segments_from: tuple[str, ...]
+    segments_to: tuple[str, ...]
+    visible: Collection[str]
+    is_refresh: bool
+    force_cleanup: bool
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartDecision:
+    """The lineage after start; the entries it reverts (with ``to`` shortened); the ones whose ``from`` goes first."""
+
+    lineage: Lineage
+    reverted: tuple[LineageEntry, ...]
+    cleaning: tuple[LineageEntry, ...]
+
+
+def decide_start(lineage: Lineage, request: StartRequest) -> StartDecision:
+    """What start does. Raises :class:`StartRefusedError` with the rule that refuses."""
+    _check_visible(request)
+    overlapping = [entry for entry in lineage if request.force_cleanup and _gives_way(entry, request)]
+    spared = {entry.entry_id for entry in overlapping}
+    for entry in lineage:
+        if entry.entry_id not in spared:
+            _check_entry(entry, request)
+    ours = set(request.segments_to)
+    reverted = tuple(_shortened(entry, ours, request.now_ms) for entry in overlapping)
+    cleaning = tuple(_replaced_before(lineage, request))
+    changed = lineage
+    for entry in reverted:
+        changed = changed.put(entry)
+    for entry in cleaning:
+        changed = changed.with_cleaning(entry.entry_id, request.now_ms)
+    mine = LineageEntry.of(
+        request.entry_id, request.segments_from, request.segments_to, EntryState.IN_PROGRESS, request.now_ms
+    )
+    return StartDecision(changed.put(mine), reverted, cleaning)
+
+
+def check_to_names(lineage: Lineage, entry_id: str, names: Iterable[str]) -> tuple[str, str] | None:
+    """Why ``names`` must not become the ``to`` of an entry, as (rule, detail), or ``None`` when they may.
+
+    The same for every entry but the one itself: used by start for announced names, and by stage and end for names that
+    were staged later.
+    """
+    wanted = set(names)
+    for entry in lineage:
+        if entry.entry_id == entry_id:
+            continue
+        if found := _common(entry.segments_to, wanted):
+            rule = "to-conflict" if entry.is_live else "to-reverted"
+            return rule, f"{_list(found)} is already in 'to' of the {entry.state.value} entry {entry.entry_id}"
+        if entry.is_live and (found := _common(entry.segments_from, wanted)):
+            return "to-was-replaced", f"{_list(found)} is in 'from' of the {entry.state.value} entry {entry.entry_id}"
+    return None
+
+
+def check_revert(lineage: Lineage, entry_id: str, *, force: bool) -> LineageEntry:
+    """The entry, when it may be reverted. Raises :class:`EntryNotFoundError` and :class:`RevertRefusedError`."""
+    entry = find(lineage, entry_id)
+    if entry.state is EntryState.REVERTED:
+        raise _revert(entry, lineage, "already-reverted", "the entry is REVERTED already")
+    if entry.state is EntryState.IN_PROGRESS and not force:
+        raise _revert(entry, lineage, "in-progress", "the entry is IN_PROGRESS", "Force the revert to abort the push.")
+    if lineage.is_cleaning(entry_id):
+        raise _revert(
+            entry,
+            lineage,
+            "replaced-are-deleted",
+            "the segments it replaced are being deleted",
+            "Push the old data again.",
+        )
+    if entry.joined_to:
+        _check_not_built_upon(lineage, entry)
+    return entry
+
+
+def find(lineage: Lineage, entry_id: str) -> LineageEntry:
+    """The entry. Raises :class:`EntryNotFoundError`."""
+    entry = lineage.get(entry_id)
+    if entry is None:
+        raise EntryNotFoundError(
+            f"table {lineage.table!r} has no lineage entry {entry_id}: it was never made, or was cleaned up; "
+            f"the lineage has {len(lineage)} entries"
+        )
+    return entry
+
+
+def describe(names: Collection[str]) -> str:
+    """Up to three of ``names`` and how many more, for a message."""
+    return _list(names)
+
+
+def _check_visible(request: StartRequest) -> None:
+    visible = request.visible if isinstance(request.visible, set | frozenset) else set(request.visible)
+    if absent := [name for name in request.segments_from if name not in visible]:
+        raise _start(request, "from-not-visible", f"{_list(absent)} of 'from' is not visible in the table")
+    if both := _common(request.segments_from, set(request.segments_to)):
+        raise _start(request, "from-and-to-overlap", f"{_list(both)} is in both 'from' and 'to'")
+    if present := _common(request.segments_to, visible):
+        raise _start(
+            request, "to-visible", f"{_list(present)} of 'to' is already visible in the table", "Use new names."
+        )
+    if request.is_refresh and not request.segments_from and visible:
+        raise _start(
+            request,
+            "refresh-must-replace",
+            f"'from' is empty but the REFRESH table shows {len(visible)} segments",
+            "Leave 'from' out to replace everything visible.",
+        )
+
+
+def _check_entry(entry: LineageEntry, request: StartRequest) -> None:
+    if entry.is_live and (found := _common(entry.segments_from, set(request.segments_from))):
+        raise _start(
+            request,
+            "from-replaced",
+            f"{_list(found)} is being replaced by the {entry.state.value} entry {entry.entry_id}",
+            "Wait for that push to end, revert it, or start with force_cleanup.",
+        )
+    conflict = check_to_names(Lineage(request.table, {entry.entry_id: entry}), request.entry_id, request.segments_to)
+    if conflict:
+        raise _start(request, conflict[0], conflict[1], "Use new names.")
+    if request.is_refresh and _both_initial(entry, request):
+        raise _start(
+            request,
+            "initial-conflict",
+            f"the entry {entry.entry_id} already is the first push of this REFRESH table",
+            "Wait for it to end, revert it, or start with force_cleanup.",
+        )
+
+
+def _both_initial(entry: LineageEntry, request: StartRequest) -> bool:
+    return entry.state is EntryState.IN_PROGRESS and not entry.joined_from and not request.segments_from
+
+
+def _gives_way(entry: LineageEntry, request: StartRequest) -> bool:
+    """Whether a forced start reverts (or, if it is reverted already, shortens) ``entry``: Pinot S7."""
+    if entry.state is EntryState.COMPLETED:
+        return False
+    if _common(entry.segments_to, set(request.segments_to)):
+        return True
+    if entry.state is EntryState.REVERTED:
+        return False
+    initial = request.is_refresh and _both_initial(entry, request)
+    return initial or bool(_common(entry.segments_from, set(request.segments_from)))
+
+
+def _shortened(entry: LineageEntry, ours: set[str], now_ms: int) -> LineageEntry:
+    """Names the new push takes over leave the old one, so that hiding and deleting it never touches them."""
+    left = [name for name in entry.segments_to if name not in ours]
+    if entry.state is EntryState.REVERTED:
+        return entry.moved_to(EntryState.REVERTED, entry.timestamp_ms, left)
+    return entry.moved_to(EntryState.REVERTED, now_ms, left)
+
+
+def _replaced_before(lineage: Lineage, request: StartRequest) -> Iterator[LineageEntry]:
+    """Pinot S8: the third snapshot of a REFRESH table lets the first one go, so storage stays within twice the data."""
+    if not (request.force_cleanup and request.is_refresh and request.segments_from):
+        return
+    ours = sorted(request.segments_from)
+    for entry in lineage.in_state(EntryState.COMPLETED):
+        if entry.joined_from and not lineage.is_cleaning(entry.entry_id) and sorted(entry.segments_to) == ours:
+            yield entry
+
+
+def _check_not_built_upon(lineage: Lineage, entry: LineageEntry) -> None:
+    ours = set(entry.segments_to)
+    for other in lineage.live():
+        if other.entry_id != entry.entry_id and (found := _common(other.segments_from, ours)):
+            raise _revert(
+                entry,
+                lineage,
+                "built-upon",
+                f"the {other.state.value} entry {other.entry_id} replaces {_list(found)} of its segments",
+                "Revert that entry first.",
+            )
+
+
+def _common(names: Iterable[str], wanted: Collection[str]) -> list[str]:
+    return [name for name in names if name in wanted] if wanted else []
+
+
+def _list(names: Collection[str]) -> str:
+    shown = ", ".join(repr(name) for name in list(names)[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def _start(request: StartRequest, rule: str, detail: str, hint: str = "") -> StartRefusedError:
+    return StartRefusedError(rule, f"start refused: {detail}", table=request.table, hint=hint)
+
+
+def _revert(entry: LineageEntry, lineage: Lineage, rule: str, detail: str, hint: str = "") -> RevertRefusedError:
+    return RevertRefusedError(
+        rule, f"revert refused: {detail}", table=lineage.table, entry_id=entry.entry_id, hint=hint
+    )

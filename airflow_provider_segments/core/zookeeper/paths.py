@@ -1,0 +1,88 @@
+"""Where everything lives in ZooKeeper. The only place that joins znode paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_provider_segments.core.model.names import check_entry_id, check_table_name
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPaths:
+    """Paths of one cluster. Raises :class:`~.exceptions.InvalidNameError` for a name that must not become a path."""
+
+    cluster: str
+
+    def __post_init__(self) -> None:
+        check_table_name(self.cluster)
+
+    @property
+    def configs(self) -> str:
+        """Parent of the table configs."""
+        return f"/{self.cluster}/PROPERTYSTORE/CONFIGS/TABLE"
+
+    @property
+    def lineages(self) -> str:
+        """Parent of the lineages."""
+        return f"/{self.cluster}/PROPERTYSTORE/SEGMENT_LINEAGE"
+
+    @property
+    def pending_deletions(self) -> str:
+        """Parent of the partitions of deletion batches, which are numbers."""
+        return f"/{self.cluster}/DELETION/PENDING"
+
+    @property
+    def deletion_retries(self) -> str:
+        """Parent of the markers of batches that wait for their next delivery."""
+        return f"/{self.cluster}/DELETION/RETRY"
+
+    @property
+    def deletion_claims(self) -> str:
+        """Parent of the ephemeral claims of consumers."""
+        return f"/{self.cluster}/DELETION/CLAIMS"
+
+    @property
+    def dead_letters(self) -> str:
+        """Parent of the dead letters."""
+        return f"/{self.cluster}/DELETION/DEAD"
+
+    @property
+    def sweeps(self) -> str:
+        """Parent of the requests to look under a prefix."""
+        return f"/{self.cluster}/DELETION/SWEEPS"
+
+    def readers(self, table: str) -> str:
+        """Parent of the ephemeral leases of a table's readers."""
+        return f"/{self.cluster}/READERS/{check_table_name(table)}"
+
+    def lock_box(self, table: str) -> str:
+        """A table's lock box; its children are the fences of the locks that are held."""
+        return f"/{self.cluster}/LOCKS/{check_table_name(table)}"
+
+    def offloads(self, table: str) -> str:
+        """Parent of the records of a table's offloads that are under way."""
+        return f"/{self.cluster}/OFFLOADS/{check_table_name(table)}"
+
+    def other_ledgers(self, table: str, component: str) -> str:
+        """Parent of a table's ledgers that are no segments: cursors or schemas. What stands there is in use."""
+        return f"/{self.cluster}/LEDGERS/{check_table_name(table)}/{component}"
+
+    def config(self, table: str) -> str:
+        """A table's config."""
+        return f"{self.configs}/{check_table_name(table)}"
+
+    def lineage(self, table: str) -> str:
+        """A table's lineage."""
+        return f"{self.lineages}/{check_table_name(table)}"
+
+    def entries(self, table: str) -> str:
+        """Parent of the guards of a table's lineage entries."""
+        return f"/{self.cluster}/ENTRIES/{check_table_name(table)}"
+
+    def guard(self, table: str, entry_id: str) -> str:
+        """The guard of one lineage entry."""
+        return f"{self.entries(table)}/{check_entry_id(entry_id)}"
+
+    def registry(self, table: str) -> str:
+        """A table's registry root; its children are the time chunks."""
+        return f"/{self.cluster}/SEGMENTS/{check_table_name(table)}"

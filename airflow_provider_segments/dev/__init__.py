@@ -1,0 +1,1 @@
+"""Servers for development, the demo and the tests."""
