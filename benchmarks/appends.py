@@ -44,7 +44,8 @@ appends are read afterwards and counted.
 
 segments         start, open_stage, a file by our segment writer, uploaded (copied, fsync) with CRC and owner metadata,
                  stage, end: four to six synced ZooKeeper transactions an append, each step reads its state anew, and
-                 end checks the object. "versioned" takes a segment lock and an id for each append and gives it back.
+                 end checks the object. "locking" takes an APPEND lock for each append, with a version and ids,
+                 and gives it back.
 delta-rs         write_deltalake(uri, mode="append"), partitioned by day: opens the table, writes the file, commits one
                  file by a rename that fails when the name is taken. It syncs nothing. By default it retries a lost
                  commit itself (15 times), without saying so.
@@ -175,7 +176,7 @@ def _rows(plan: Plan, process: int) -> list[pa.Table]:
 class Segments:
     """Ours."""
 
-    versioned: bool
+    locking: bool
 
     def _name(self, plan: Plan) -> str:
         return Path(plan.place).name
@@ -186,7 +187,7 @@ class Segments:
     def make(self, plan: Plan) -> None:
         Path(plan.place).mkdir()
         build: dict[str, Any] = {"segmentGranularity": "DAY"}
-        if self.versioned:
+        if self.locking:
             build["segmentLocking"] = True
         document = {
             "tableName": self._name(plan),
@@ -254,8 +255,8 @@ class Delta:
 
 
 SYSTEMS: dict[str, Segments | Delta] = {
-    "segments": Segments(versioned=False),
-    "segments versioned": Segments(versioned=True),
+    "segments": Segments(locking=False),
+    "segments locking": Segments(locking=True),
     "delta-rs": Delta(retries=True),
     "delta-rs told": Delta(retries=False),
 }

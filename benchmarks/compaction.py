@@ -65,6 +65,8 @@ def main() -> None:
     parser.add_argument("--plain-table", action="store_true", help="without segment locks")
     parser.add_argument("--folder", help="where files are made (default: a temporary folder)")
     args = parser.parse_args()
+    if args.files < 2 * max(SHAPES[shape] for shape in args.shapes.split(",")):
+        parser.error("--files: a time chunk of fewer than two files leaves nothing to compact")
     end_properly()
     print(machine(), flush=True)
     folder = Path(tempfile.mkdtemp(prefix="compaction-", dir=args.folder))

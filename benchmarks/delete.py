@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import gc
 import itertools
 import multiprocessing
@@ -27,7 +28,7 @@ from airflow_provider_segments.core.model.ledger import owner_metadata
 from airflow_provider_segments.core.model.names import entry_tag
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.storage.base import encode_owner
-from airflow_provider_segments.core.table import SegmentStore, with_clock
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from benchmarks.places import Place, place
@@ -183,7 +184,7 @@ def _step(step: str, hosts: str, uri: str, options: dict[str, str], name: str) -
         assert store.storage.head("no/such") is None  # boto3 loads its models
         store.tables()
         later = store.clock.now_ms() + LATER_MS
-        moved = with_clock(store, now_ms=lambda: later)
+        moved = store.replace(clock=dataclasses.replace(store.clock, now_ms=lambda: later))
         target, done = moved.table(name), Counter[str]()
         requests = _counted(store.session)
 

@@ -23,11 +23,11 @@ from airflow_provider_segments.core.locking import (
     LockGranularity,
     LockRequest,
     LockType,
+    Priority,
     granted_lock,
 )
 from airflow_provider_segments.core.model.interval import Interval
-from airflow_provider_segments.core.zookeeper import ZooKeeperSession, ZooKeeperSettings
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from benchmarks.report import end_properly, machine, median, show, table
 
@@ -38,11 +38,13 @@ FORK = multiprocessing.get_context("fork")
 NOTES = """\
 One table, one ZooKeeper server, each operation from scratch: ours reads the lock box, decides, and writes box and fence
 in one synced transaction; kazoo's Lock makes an ephemeral sequential znode, lists the queue, and deletes it. "own
-chunk": each process locks a chunk of its own; on our side all of them still change the one box of the table, kazoo
-uses a path for each chunk. "same chunk": all wait for one exclusive lock. "lock and release" counts the pair as one.
-"allocate": one new id under a segment lock; every 50 the locks are released. "append of 20 chunks": an APPEND lock and
-ids in 20 chunks in one change, and its release. kazoo's Lock has no revocation, lease, priorities, sharing by group,
-fencing or ids. Medians of all operations of all processes; "a second" is all processes together."""
+chunk": each process locks a chunk of its own; on our side all of them still change the one box of the table, kazoo uses
+a path for each chunk. "same chunk": all wait for one exclusive lock. "lock and release" counts the pair as one.
+"allocate": one new id under an APPEND lock on a chunk that all append to; every 50 the locks are released. "append of
+20 chunks": an APPEND lock and ids in 20 chunks in one change, and its release. "segment locks": the lock of a
+compaction on ten segments of a chunk that all compact, and its release. kazoo's Lock has no revocation, lease,
+priorities, sharing by group, fencing or ids. Medians of all operations of all processes; "a second" is all processes
+together."""
 
 Operation = Callable[[int], None]
 Setup = Callable[[str, int, int], "contextlib.AbstractContextManager[Operation]"]
@@ -114,16 +116,16 @@ def _work(hosts: str, name: str, run: int, number: int, seconds: float, barrier:
 
 @contextlib.contextmanager
 def _box(hosts: str, run: int) -> Iterator[LockBox]:
-    with ZooKeeperSession.connect(ZooKeeperSettings(hosts=hosts)) as session:
-        yield LockBox(session, ClusterPaths("bench"), f"t{run}")
+    with SegmentStore.connect(hosts, "bench", "file:///nowhere") as store:
+        yield store.table(f"t{run}").locks
 
 
 def _days(first: int, count: int = 1) -> Interval:
     return Interval(first * DAY_MS, (first + count) * DAY_MS)
 
 
-def _segment_lock(group: str, day: int) -> LockRequest:
-    return LockRequest(group=group, task=group, interval=_days(day), granularity=LockGranularity.SEGMENT)
+def _append_lock(group: str, first: int, count: int = 1) -> LockRequest:
+    return LockRequest(group=group, task=group, interval=_days(first, count), lock_type=LockType.APPEND)
 
 
 @contextlib.contextmanager
@@ -155,7 +157,7 @@ def same_chunk(hosts: str, run: int, number: int) -> Iterator[Operation]:
 def renew(hosts: str, run: int, number: int) -> Iterator[Operation]:
     group = f"g{number}"
     with _box(hosts, run) as box:
-        box.acquire(LockRequest(group=group, task=group, interval=_days(number), lock_type=LockType.APPEND))
+        box.acquire(_append_lock(group, number))
         yield lambda _: (box.renew(group, group), None)[1]
 
 
@@ -165,7 +167,8 @@ def allocate(hosts: str, run: int, number: int) -> Iterator[Operation]:
     with _box(hosts, run) as box:
 
         def one(count: int) -> None:
-            result = box.allocate(AllocationRequest(lock=_segment_lock(group, count % 3), key=f"s{count}"))
+            day = count % 3
+            result = box.allocate(AllocationRequest(lock=_append_lock(group, day), key=f"s{count}", chunk=_days(day)))
             assert isinstance(result, Allocated), result
             if count % 50 == 49:
                 box.release(group, group)
@@ -179,12 +182,32 @@ def allocate_20(hosts: str, run: int, number: int) -> Iterator[Operation]:
     with _box(hosts, run) as box:
 
         def many(count: int) -> None:
-            lock = LockRequest(group=group, task=group, interval=_days(0, 20), lock_type=LockType.APPEND)
-            wants = [AllocationRequest(lock=lock, key=f"{count}/{day}", interval=_days(day)) for day in range(20)]
-            assert len(box.allocate_all(wants)) == 20
+            lock = _append_lock(group, 0, 20)
+            wants = [AllocationRequest(lock=lock, key=f"{count}/{day}", chunk=_days(day)) for day in range(20)]
+            assert all(isinstance(result, Allocated) for result in box.allocate_all(wants))
             box.release(group, group)
 
         yield many
+
+
+@contextlib.contextmanager
+def segment_locks(hosts: str, run: int, number: int) -> Iterator[Operation]:
+    group, partitions = f"g{number}", frozenset(range(number * 10, number * 10 + 10))
+    with _box(hosts, run) as box:
+        request = LockRequest(
+            group=group,
+            task=group,
+            interval=_days(0),
+            granularity=LockGranularity.SEGMENT,
+            partitions=partitions,
+            priority=Priority.COMPACTION,
+        )
+
+        def pair(_: int) -> None:
+            granted_lock("t", box.acquire(request))
+            box.release(group, group)
+
+        yield pair
 
 
 @contextlib.contextmanager
@@ -232,6 +255,7 @@ OPERATIONS: dict[str, Setup] = {
     "kazoo Lock: same chunk": kazoo_same,
     "allocate": allocate,
     "append of 20 chunks": allocate_20,
+    "segment locks": segment_locks,
     "renew": renew,
     "fence (read)": fence,
 }

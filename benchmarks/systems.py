@@ -6,6 +6,7 @@ Every system gets the same number of files, spread over the same days of a year.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import time
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.names import entry_tag
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
-from airflow_provider_segments.core.table import SegmentStore, with_clock
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 
 FIRST_DAY = datetime.date(2013, 1, 1)
@@ -168,7 +169,9 @@ class Segments:
 
     def settle(self) -> None:
         later = self.store.clock.now_ms() + 3 * 86_400_000
-        table = with_clock(self.store, now_ms=lambda: later).table(self.table.name)
+        table = self.store.replace(clock=dataclasses.replace(self.store.clock, now_ms=lambda: later)).table(
+            self.table.name
+        )
         while (done := table.cleanup()).marked or done.dropped or done.aborted:
             pass
 

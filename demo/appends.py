@@ -37,7 +37,7 @@ class Work:
 
 
 def config() -> TableConfig:
-    """An APPEND table by week whose segments get their ids under locks."""
+    """An APPEND table by week whose segments get versions and ids under locks."""
     return TableConfig.from_json(
         {
             "tableName": TABLE,

@@ -33,8 +33,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def zk_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real ZooKeeper server."""
-    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+    """A real ZooKeeper server. No test crashes the machine, so it need not wait for the disk."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), sync=False) as server:
         yield server.hosts
 
 

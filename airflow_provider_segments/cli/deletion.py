@@ -200,7 +200,7 @@ def dead_list(call: Call) -> None:
     """``segments dead-letters list``"""
     from airflow_provider_segments.core.deletion import dead_letters as dead
 
-    letters = list(dead.listed(call.store.queue))
+    letters = list(dead.list_dead_letters(call.store.queue))
     if call.out.as_json:
         call.out.document([letter.as_dict() for letter in letters])
     elif not letters:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.cli.output import Cell, age, count, few, shorten
 from airflow_provider_segments.cli.run import Call, UsageError
+from airflow_provider_segments.core.locking.ranges import expand
 from airflow_provider_segments.core.model.interval import Interval, format_ms
-from airflow_provider_segments.core.model.ranges import expand
 from airflow_provider_segments.exceptions import LockLostError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _row(lock: Lock, now: int) -> list[Cell]:
         Cell(str(lock.priority)),
         Cell(age(now - lock.granted_ms)),
         Cell(lease, colour),
-        Cell(lock.version),
+        Cell(format_ms(lock.version)),
         Cell(f"{held}; revoked by {lock.revoked}" if lock.revoked else held, "red" if lock.revoked else ""),
     ]
 
@@ -127,7 +127,7 @@ def _on(lock: Lock) -> str:
 
 
 def _ranges(lock: Lock) -> str:
-    from airflow_provider_segments.core.timeline import ranges_text
+    from airflow_provider_segments.cli.picture import ranges_text
 
     return ranges_text(expand(lock.partitions))
 

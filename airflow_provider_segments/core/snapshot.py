@@ -1,13 +1,14 @@
 """What is visible: the one place that decides it.
 
-A snapshot is the lineage at zxid v and, of the registry read *after* it, the segments born at or before v whose entry
-is COMPLETED in that lineage or has left it, less what the lineage hides. Writers cannot starve readers: a push that
-starts or ends meanwhile changes nothing at v. Only a removal can; the registry's root says so, and then the reader
-takes a newer lineage. ``tests/model`` explores every interleaving of this with pushes, reverts and clean-ups, and
-shows a bad history for each part of the rule that is left out.
+A row is seen if and only if the push that brought it is COMPLETED, no COMPLETED entry replaces its segment, and no
+later COMPLETED overwrite holds its time. :class:`Visibility` is that rule as a pure function of a lineage and registry
+shards: first the names that the lineage hides (:mod:`.lineage.hiding`), then the time that overwrites hold
+(:mod:`.versions.overwrites`).
 
-Of the segments that have a place in the timeline, or several, the timeline has the last word: see
-:mod:`.timeline.overlay`.
+A snapshot is the lineage at zxid v and, of the registry read *after* it, the segments born at or before v. Writers
+cannot starve readers: a push that starts or ends meanwhile changes nothing at v. Only a removal can; the registry's
+root says so, and then the reader takes a newer lineage. ``tests/model`` explores every interleaving of this with
+pushes, reverts and clean-ups, and shows a bad history for each part of the rule that is left out.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType, TracebackType
 
-from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
+from airflow_provider_segments.core.cluster import Cluster
+from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, Overwrite
+from airflow_provider_segments.core.lineage.fallback import fallen_back
 from airflow_provider_segments.core.lineage.guard import GuardState, StoredGuard
 from airflow_provider_segments.core.lineage.hiding import hidden_names, is_settled
 from airflow_provider_segments.core.lineage.records import LineageRecords, StoredLineage
 from airflow_provider_segments.core.model.interval import ALL_TIME, MAX_MS, MIN_MS, Interval, parse_chunk
 from airflow_provider_segments.core.model.ledger import OffloadContext, ledger_prefix
-from airflow_provider_segments.core.model.segment import Segment, SegmentRecord, Upgrade
+from airflow_provider_segments.core.model.segment import Segment, SegmentRecord, SegmentState
 from airflow_provider_segments.core.registry.leases import Lease, Leases
 from airflow_provider_segments.core.registry.registry import Registry
 from airflow_provider_segments.core.registry.shard import Shard, ShardName
-from airflow_provider_segments.core.replacement.rules import find
 from airflow_provider_segments.core.storage.base import ObjectStore, entry_prefix
-from airflow_provider_segments.core.timeline import Overlay, Placed, SegmentState, overlay, places_of
+from airflow_provider_segments.core.versions.overwrites import Parts, TimeFilter, Window
 from airflow_provider_segments.exceptions import ContentionError, LeaseLostError, SnapshotRefusedError, StorageError
 
-_Blocks = tuple[tuple[Shard, Sequence[SegmentRecord]], ...]
-_Cuts = Mapping[str, tuple[Interval, ...]]
-_Moved = Mapping[str, str]
+Blocks = tuple[tuple[Shard, Sequence[SegmentRecord]], ...]
+"""Segments as they are registered: shards, and the records of each that are meant."""
+
+_Cuts = Mapping[str, Parts]
 
 _ATTEMPTS = 50  # each failure needs a new clean-up of this table within the milliseconds of a read
 
@@ -46,19 +49,18 @@ class Snapshot:
     """The segments of one table that belong together, and the lineage ``zxid`` they were taken at.
 
     ``interval`` is the asked-for time range; segments are whole, so rows outside of it are the reader's to filter.
-    ``cuts`` has, by name, the intervals in which a segment is visible where that is not all of its time: rows outside
-    of them must be filtered, too. ``moved`` has, by name, the version in which a segment of several places is seen.
-    Lists are in the order of the registry's time chunks. ``len()`` is the number of segments; totals count them
-    whole."""
+    ``cuts`` has, by name, the parts of a segment's time in which it is visible where that is not all of it: rows
+    outside of them must be filtered, too. ``lineage`` is the lineage it was taken under. Lists are in the order of the
+    registry's time chunks. ``len()`` is the number of segments; totals count them whole."""
 
     table: str
     zxid: int
     interval: Interval
-    blocks: tuple[tuple[Shard, Sequence[SegmentRecord]], ...] = field(repr=False)
+    blocks: Blocks = field(repr=False)
     storage: ObjectStore = field(repr=False, compare=False)
-    cuts: Mapping[str, tuple[Interval, ...]] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    cuts: _Cuts = field(default_factory=lambda: MappingProxyType({}), repr=False)
     tiered: ObjectStore | None = field(default=None, repr=False, compare=False)
-    moved: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    lineage: Lineage | None = field(default=None, repr=False, compare=False)
     lease: Lease | None = field(default=None, repr=False, compare=False)
     _holding: _Holding | None = field(default=None, repr=False, compare=False)
 
@@ -134,7 +136,7 @@ class Snapshot:
                 Segment(
                     record.name,
                     prefix + record.file if record.primary else self._tiered_key(entry_id, record),
-                    at.chunk if at else shard.chunk_of(record),
+                    shard.chunk_of(record),
                     entry_id,
                     born,
                     record.rows,
@@ -145,16 +147,17 @@ class Snapshot:
                     record.columns,
                     record.location,
                     record.fingerprint,
-                    at.place if at else record.place,
+                    record.version,
+                    record.partition,
                     self.cuts.get(record.name, ()),
                 )
-                for record, at in ((record, self._moved_to(record)) for record in records)
+                for record in records
             ]
         return found
 
     def within(self, start: int | None = None, end: int | None = None) -> Snapshot:
         """This snapshot's segments that overlap ``[start, end)``, as :meth:`SnapshotReader.take` would choose them."""
-        interval = Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
+        interval = _interval(start, end)
         chosen = (
             (shard, [record for record in records if _is_within(record, self.cuts.get(record.name, ()), interval)])
             for shard, records in self.blocks
@@ -192,11 +195,6 @@ class Snapshot:
         places = dict.fromkeys(record.location for record in self._records())
         return [self.store_of(place) for place in places]
 
-    def _moved_to(self, record: SegmentRecord) -> Upgrade | None:
-        """The further place in which a segment is seen; ``None`` for its own."""
-        version = self.moved.get(record.name) if record.upgrades else None
-        return next((one for one in record.upgrades if one.version == version), None)
-
     def _tiered_key(self, entry_id: str, record: SegmentRecord) -> str:
         return ledger_prefix(self.table, entry_id, record.offload) + record.file
 
@@ -205,8 +203,8 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A registered segment and where it stands."""
+class SegmentStatus:
+    """A registered segment and its state."""
 
     segment: Segment
     state: SegmentState
@@ -253,12 +251,23 @@ class _Holding:
 class SnapshotReader:
     """Takes snapshots of one table."""
 
+    cluster: Cluster
     table: str
-    records: LineageRecords
-    registry: Registry
-    storage: ObjectStore
-    leases: Leases
-    tiered: ObjectStore | None = None
+
+    @property
+    def records(self) -> LineageRecords:
+        """The table's lineage and guards."""
+        return LineageRecords(self.cluster, self.table)
+
+    @property
+    def registry(self) -> Registry:
+        """The table's registry."""
+        return Registry(self.cluster, self.table)
+
+    @property
+    def leases(self) -> Leases:
+        """The leases of the table's readers."""
+        return Leases(self.cluster, self.table)
 
     def take(
         self, start: int | None = None, end: int | None = None, *, as_of: str | None = None, owner: str = ""
@@ -271,39 +280,38 @@ class SnapshotReader:
         :class:`ValueError` for an empty range, :class:`TableNotFoundError`, :class:`EntryNotFoundError`,
         :class:`SnapshotRefusedError` when the past is no longer there in full, and :class:`CorruptRecordError`.
         """
-        interval = Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
-        return self._take(interval, as_of, owner or f"{socket.gethostname()}:{os.getpid()}")[1]
+        return self._take(_interval(start, end), as_of, owner or f"{socket.gethostname()}:{os.getpid()}")[1]
 
     def retake(self, interval: Interval, as_of: str | None) -> Snapshot:
         """The snapshot once more, for one that has just got its lease."""
         return self._take(interval, as_of, "")[1]
 
-    def visible(self, interval: Interval = ALL_TIME, /) -> tuple[StoredLineage, Collection[str]]:
-        """The lineage and, under exactly that lineage, the names of the visible segments of ``interval``."""
-        stored, snapshot = self._take(interval, None, "")
-        return stored, snapshot.names
+    def visible(self, interval: Interval = ALL_TIME) -> tuple[StoredLineage, Snapshot]:
+        """The lineage and, under exactly that lineage, the visible segments of ``interval``."""
+        return self._take(interval, None, "")
 
-    def standings(self, start: int | None = None, end: int | None = None) -> list[Standing]:
-        """Where each registered segment of ``[start, end)`` stands, in order of time: in the place in which it is seen,
-        else in its own. For people: a picture, not a snapshot."""
-        interval = Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
+    def states(self, start: int | None = None, end: int | None = None) -> list[SegmentStatus]:
+        """The state of each registered segment of ``[start, end)``, in order of time. For people: a picture, not a
+        snapshot."""
+        interval = _interval(start, end)
         stored = self.records.read()
         view = _present(stored)
-        read = self.registry.read(lambda _: True, interval)
-        visible = _Visible.of(self.table, view, [one for one in read.shards if view.may_show(one.name)])
+        shards = _in_time_order(self.registry.read(lambda _: True, interval).shards)
+        visible = Visibility(view, [shard for shard in shards if view.may_show(shard.name)], interval)
         running = {entry.entry_id for entry in stored.lineage.in_state(EntryState.IN_PROGRESS)}
-        found: list[Standing] = []
-        for shard in _in_time_order(read.shards):
+        found: list[SegmentStatus] = []
+        for shard in shards:
             settled = view.may_show(shard.name)
             if settled or shard.name.entry_id in running:
-                whole = self._snapshot(0, ALL_TIME, ((shard, shard.records),), visible.cuts, visible.moved)
-                states = (visible.state_of(shard, one) if settled else SegmentState.STANDBY for one in shard.records)
-                found += [Standing(segment, state) for segment, state in zip(whole.segments, states, strict=True)]
+                states = visible.states(shard) if settled else [SegmentState.STANDBY] * len(shard.records)
+                segments = self._snapshot(stored, ALL_TIME, ((shard, shard.records),), visible.cuts).segments
+                found += map(SegmentStatus, segments, states)
         return found
 
     def staged(self, shards: Sequence[Shard]) -> Snapshot:
         """The segments of one entry's shards as a snapshot of their own, for looking at a push before its switch."""
-        return self._snapshot(0, ALL_TIME, tuple((shard, shard.records) for shard in _in_time_order(shards)), {}, {})
+        blocks = tuple((shard, shard.records) for shard in _in_time_order(shards))
+        return Snapshot(self.table, 0, ALL_TIME, blocks, self.cluster.storage, tiered=self.cluster.tiered)
 
     def _take(self, interval: Interval, as_of: str | None, owner: str) -> tuple[StoredLineage, Snapshot]:
         for _ in range(_ATTEMPTS):
@@ -314,18 +322,27 @@ class SnapshotReader:
                 continue
             if as_of is not None and read.root.root.history_floor > view.horizon:
                 raise _forgotten(self.table, as_of)
-            visible = _Visible.of(self.table, view, read.shards)
-            taken = self._snapshot(stored.zxid, interval, visible.blocks(interval), visible.cuts, visible.moved)
+            visible = Visibility(view, _in_time_order(read.shards), interval)
+            taken = self._snapshot(stored, interval, visible.blocks, visible.cuts)
             holding = _Holding(self, owner, as_of, read.root.version) if owner else None
             return stored, replace(taken, _holding=holding)
         raise ContentionError(f"snapshot of table {self.table!r}: a clean-up overtook all {_ATTEMPTS} attempts")
 
-    def _snapshot(self, zxid: int, interval: Interval, blocks: _Blocks, cuts: _Cuts, moved: _Moved) -> Snapshot:
-        return Snapshot(self.table, zxid, interval, blocks, self.storage, cuts, self.tiered, moved)
+    def _snapshot(self, stored: StoredLineage, interval: Interval, blocks: Blocks, cuts: _Cuts) -> Snapshot:
+        return Snapshot(
+            self.table,
+            stored.zxid,
+            interval,
+            blocks,
+            self.cluster.storage,
+            cuts,
+            self.cluster.tiered,
+            stored.lineage,
+        )
 
-    def _past(self, stored: StoredLineage, as_of: str) -> _View:
+    def _past(self, stored: StoredLineage, as_of: str) -> View:
         """The lineage as it was right after ``as_of`` was completed, put together from the guards' zxids."""
-        entry = find(stored.lineage, as_of)
+        entry = stored.lineage.find(as_of)
         guards = self.records.guards(stored.lineage.entries)
         if entry.state is not EntryState.COMPLETED or as_of not in guards:
             raise SnapshotRefusedError(
@@ -335,28 +352,23 @@ class SnapshotReader:
         past = Lineage(stored.lineage.table, custom_map=stored.lineage.custom_map)
         for one in stored.lineage:
             past = past.put(one.moved_to(_state_at(guards.get(one.entry_id), one.state, horizon), one.timestamp_ms))
-        return _View(past, horizon)
+        return View(past, horizon)
 
 
 @dataclass(frozen=True)
-class _View:
+class View:
     """A lineage and the zxid up to which entries may have been born."""
 
     lineage: Lineage
     horizon: int
 
     def may_show(self, name: ShardName) -> bool:
-        """Whether the shard's entry is completed, or has left the lineage and so is settled."""
+        """Return True if the shard's entry is COMPLETED, or has left the lineage and so is settled."""
         return is_settled(self.lineage, name.entry_id)
 
-    @cached_property
-    def hidden(self) -> set[str]:
-        """Names the lineage hides."""
-        return hidden_names(self.lineage)
 
-
-def _present(stored: StoredLineage) -> _View:
-    return _View(stored.lineage, stored.zxid)
+def _present(stored: StoredLineage) -> View:
+    return View(stored.lineage, stored.zxid)
 
 
 def _state_at(guard: StoredGuard | None, state: EntryState, horizon: int) -> EntryState:
@@ -368,69 +380,98 @@ def _state_at(guard: StoredGuard | None, state: EntryState, horizon: int) -> Ent
     return EntryState.IN_PROGRESS if guard.guard.state is not GuardState.REVERTED else EntryState.REVERTED
 
 
-@dataclass(frozen=True, slots=True)
-class _Visible:
-    """The filters, one after the other: the lineage, then the timeline for the segments that have a place in it."""
+class Visibility:
+    """The one rule for what readers see, over the shards of settled entries that share time with an interval.
 
-    view: _View
-    shards: Sequence[Shard]
-    overlay: Overlay | None
+    ``blocks`` are the visible segments that share time with the interval; ``cuts`` has the parts of their time in which
+    they are visible, for those that an overwrite hides in part.
+    """
 
-    @classmethod
-    def of(cls, table: str, view: _View, shards: Sequence[Shard]) -> _Visible:
-        born = [shard for shard in _in_time_order(shards) if shard.born <= view.horizon]
-        placed = [one for shard in born for one in _placed(shard)]
-        return cls(view, born, overlay(table, view.lineage, view.hidden, placed) if placed else None)
+    def __init__(self, view: View, shards: Sequence[Shard], interval: Interval = ALL_TIME) -> None:
+        born = [shard for shard in shards if shard.born <= view.horizon]
+        self._lineage = view.lineage
+        self._fallen_back = _fallen_back(view.lineage, born, interval)
+        self._hidden = hidden_names(view.lineage, self._fallen_back)
+        self._times = TimeFilter(_near(view.lineage, born))
+        self._cuts: dict[str, Parts] = {}
+        found = [(shard, self._visible(shard)) for shard in born]
+        if interval != ALL_TIME:
+            found = [(shard, [one for one in shown if self._is_within(one, interval)]) for shard, shown in found]
+        self.blocks: Blocks = tuple((shard, shown) for shard, shown in found if shown)
 
     @property
     def cuts(self) -> _Cuts:
-        """Where what is visible is so in a part of its time only."""
-        if self.overlay is None:
-            return {}
-        return {name: parts for name, parts in self.overlay.visible.items() if parts}
+        """The parts of their time in which segments are visible that an overwrite hides in part."""
+        return self._cuts
 
-    @property
-    def moved(self) -> _Moved:
-        """The version in which a segment of several places is seen."""
-        return self.overlay.moved if self.overlay is not None else {}
+    def states(self, shard: Shard) -> list[SegmentState]:
+        """The states of a shard's segments, in their order."""
+        visible = {record.name for record in self._visible(shard)}
+        hidden = SegmentState.STANDBY if shard.name.entry_id in self._fallen_back else SegmentState.OVERSHADOWED
+        return [SegmentState.VISIBLE if record.name in visible else hidden for record in shard.records]
 
-    def blocks(self, interval: Interval) -> _Blocks:
-        """What is visible of chunks and segments that overlap ``interval``."""
-        found = [(shard, self._shown(shard)) for shard in self.shards]
-        if interval != ALL_TIME:
-            cuts = self.cuts
-            found = [
-                (shard, [one for one in shown if _is_within(one, cuts.get(one.name, ()), interval)])
-                for shard, shown in found
-            ]
-        return tuple((shard, shown) for shard, shown in found if shown)
+    def _visible(self, shard: Shard) -> Sequence[SegmentRecord]:
+        shown = self._unhidden(shard)
+        if not self._times:
+            return shown
+        whole = self._times.window(shard.name.interval)  # of all chunks that the shard keeps
+        if not whole.newest:
+            return shown
+        return [record for record in shown if self._has_visible_part(record, self._window(record, whole))]
 
-    def state_of(self, shard: Shard, record: SegmentRecord) -> SegmentState:
-        """Where a segment of a settled entry stands."""
-        if self.overlay is not None and record.place is not None:
-            return self.overlay.state_of(next(_places(shard, record)))
-        return SegmentState.OVERSHADOWED if record.name in self.view.hidden else SegmentState.VISIBLE
+    def _unhidden(self, shard: Shard) -> Sequence[SegmentRecord]:
+        """The lineage's filter: no name that it hides, and of a partial entry only what is its ``to``."""
+        shown: Sequence[SegmentRecord] = shard.records
+        if self._hidden:
+            shown = [record for record in shown if record.name not in self._hidden]
+        attempts = self._lineage.partial_attempts(shard.name.entry_id)
+        if attempts is None:
+            return shown
+        if shard.name.attempt_name not in attempts:
+            return []
+        brought = frozenset(self._lineage.entries[shard.name.entry_id].segments_to)
+        return [record for record in shown if record.name in brought]
 
-    def _shown(self, shard: Shard) -> list[SegmentRecord]:
-        if self.overlay is not None and _has_places(shard):
-            return [record for record in shard.records if record.name in self.overlay.visible]
-        hidden = self.view.hidden
-        return [record for record in shard.records if record.name not in hidden] if hidden else shard.records
+    def _window(self, record: SegmentRecord, whole: Window) -> Window:
+        return whole if record.chunk is None else self._times.window(parse_chunk(record.chunk))
+
+    def _has_visible_part(self, record: SegmentRecord, window: Window) -> bool:
+        """The time filter: return True if some of the segment's time is visible, and note which if it is not all."""
+        if record.version >= window.newest:
+            return True
+        parts = window.visible_parts(record.version)
+        if parts:
+            self._cuts[record.name] = parts
+        return parts is not None
+
+    def _is_within(self, record: SegmentRecord, interval: Interval) -> bool:
+        return _is_within(record, self._cuts.get(record.name, ()), interval)
 
 
-def _has_places(shard: Shard) -> bool:
-    """A stage gives all its segments a place, or none, and a shard is one stage's."""
-    return bool(shard.records) and shard.records[0].place is not None
+def _fallen_back(lineage: Lineage, shards: Sequence[Shard], interval: Interval) -> frozenset[str]:
+    """The rewrites in ``interval`` that readers fall back from: see :mod:`.lineage.fallback`."""
+    rewrites = {entry_id for entry_id, chunk in lineage.rewrites.items() if chunk.overlaps(interval)}
+    if not rewrites:
+        return frozenset()
+    registered: dict[str, set[str]] = {entry_id: set() for entry_id in rewrites}
+    for shard in shards:
+        if shard.name.entry_id in registered:
+            registered[shard.name.entry_id].update(record.name for record in shard.records)
+    return fallen_back(lineage, registered)
 
 
-def _placed(shard: Shard) -> Iterator[Placed]:
-    if _has_places(shard):
-        for record in shard.records:
-            yield from _places(shard, record)
+def _near(lineage: Lineage, shards: Sequence[Shard]) -> list[Overwrite]:
+    """The overwrites in force in the time of ``shards``: a reader of one day sorts only those of that day."""
+    overwrites = lineage.overwrites_in_force
+    if not overwrites or not shards:
+        return []
+    chunks = {shard.name.chunk: shard.name.interval for shard in shards}.values()
+    start, end = min(chunk.start_ms for chunk in chunks), max(chunk.end_ms for chunk in chunks)
+    return [one for one in overwrites if one.start_ms < end and start < one.end_ms]
 
 
-def _places(shard: Shard, record: SegmentRecord) -> Iterator[Placed]:
-    return places_of(shard.name.entry_id, parse_chunk(shard.chunk_of(record)), record)
+def _interval(start: int | None, end: int | None) -> Interval:
+    return Interval(MIN_MS if start is None else start, MAX_MS if end is None else end)
 
 
 def _is_within(record: SegmentRecord, parts: Sequence[Interval], interval: Interval) -> bool:

@@ -2,78 +2,60 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
-from airflow_provider_segments.core.deletion import mark_by_hand as request
+from airflow_provider_segments.core.cluster import Cluster
+from airflow_provider_segments.core.deletion import mark_by_hand
 from airflow_provider_segments.core.deletion.consumer import LedgerDeleter
-from airflow_provider_segments.core.deletion.mark import Marker
 from airflow_provider_segments.core.deletion.mark_by_hand import MarkReport
-from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.core.deletion.reconcile import Reconciler, ReconcileReport
-from airflow_provider_segments.core.deletion.settings import DeletionSettings
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
-from airflow_provider_segments.core.lineage.guard import Rewrite
-from airflow_provider_segments.core.lineage.records import LineageRecords
+from airflow_provider_segments.core.lineage.guard import OWN_IDENTITY, GuardState
 from airflow_provider_segments.core.locking import LockBox
 from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.model.names import check_table_name, is_entry_id
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
-from airflow_provider_segments.core.registry.leases import LeaseInfo, Leases
-from airflow_provider_segments.core.registry.registry import Registry
+from airflow_provider_segments.core.registry.leases import LeaseInfo
 from airflow_provider_segments.core.replacement import end, revert, stage, start
-from airflow_provider_segments.core.replacement.context import Context
+from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.replacement.end import EndedEntry
 from airflow_provider_segments.core.replacement.revert import RevertedEntry
+from airflow_provider_segments.core.replacement.rules import Force
 from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
 from airflow_provider_segments.core.replacement.staged import sort_out
-from airflow_provider_segments.core.replacement.start import AllVisible, StartedEntry
-from airflow_provider_segments.core.retention import cleanup
-from airflow_provider_segments.core.retention import retain as retention
+from airflow_provider_segments.core.replacement.start import AllVisible, StartedEntry, StartOptions
+from airflow_provider_segments.core.retention import cleanup, retain
 from airflow_provider_segments.core.retention.cleanup import CleanedUp
 from airflow_provider_segments.core.retention.retain import RetentionReport
-from airflow_provider_segments.core.snapshot import Snapshot, SnapshotReader, Standing
+from airflow_provider_segments.core.snapshot import SegmentStatus, Snapshot
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.storage.base import ObjectStore
-from airflow_provider_segments.core.table_config import ConfigStore
+from airflow_provider_segments.core.table_config import TableConfigs
 from airflow_provider_segments.core.tiering.offload import Offloader
 from airflow_provider_segments.core.tiering.records import OffloadReport
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession, ZooKeeperSettings
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-from airflow_provider_segments.core.zookeeper.retry import Retry
-from airflow_provider_segments.exceptions import EntryNotFoundError, InvalidConfigError
+from airflow_provider_segments.exceptions import EntryNotFoundError, InvalidConfigError, InvalidNameError
 
 
 class SegmentStore:
     """The tables of one cluster: metadata in ZooKeeper, data in one object store. Close it, or use it in a ``with``."""
 
-    def __init__(
-        self,
-        session: ZooKeeperSession,
-        cluster: str,
-        storage: ObjectStore,
-        *,
-        tiered: ObjectStore | None = None,
-        deletion: DeletionSettings | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        retry: Retry | None = None,
-    ) -> None:
-        self.session = session
-        self.storage = storage
-        self.tiered = tiered
-        self.paths = ClusterPaths(cluster)
-        self.clock = clock
-        self.retry = retry or Retry()
-        self.configs = ConfigStore(session, self.paths)
-        self.deletion = deletion or DeletionSettings()
-        self.queue = ZooKeeperQueue(session, self.paths, clock, partitions=self.deletion.parallelism)
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.configs = TableConfigs(cluster)
+        self.queue = DeletionQueue(cluster)
 
     @classmethod
     def connect(
@@ -84,21 +66,50 @@ class SegmentStore:
         *,
         zookeeper: ZooKeeperSettings | None = None,
         storage: ObjectStore | None = None,
-        tiered: ObjectStore | None = None,
-        deletion: DeletionSettings | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        retry: Retry | None = None,
+        **options: Any,
     ) -> Self:
         """Open a cluster at ``zk_hosts`` (``host:port,host:port/chroot``) whose objects are at ``storage_uri``
         (``file:///folder`` or ``s3://bucket/prefix``); ``zookeeper`` and ``storage`` say more than the two can.
-        ``tiered`` is where old segments are offloaded to, ``deletion`` how the second phase behaves.
 
-        Raises :class:`MetadataUnavailableError` when no ZooKeeper answers, and :class:`InvalidConfigError`.
+        ``options`` are those of :class:`~.cluster.Cluster`: ``tiered``, ``deletion``, ``clock``, ``retry``. Raises
+        :class:`MetadataUnavailableError` when no ZooKeeper answers, and :class:`InvalidConfigError`.
         """
-        store = storage if storage is not None else open_store(storage_uri)
+        primary = storage if storage is not None else open_store(storage_uri)
         settings = zookeeper or ZooKeeperSettings(hosts=zk_hosts)
+        paths = ClusterPaths(cluster)
+        clock: Clock = options.get("clock", SYSTEM_CLOCK)
         session = ZooKeeperSession.connect(settings, sleep=clock.sleep, monotonic=clock.monotonic)
-        return cls(session, cluster, store, tiered=tiered, deletion=deletion, clock=clock, retry=retry)
+        return cls(Cluster(session, paths, primary, **options))
+
+    @property
+    def session(self) -> ZooKeeperSession:
+        """The ZooKeeper session."""
+        return self.cluster.session
+
+    @property
+    def paths(self) -> ClusterPaths:
+        """Where everything lives in ZooKeeper."""
+        return self.cluster.paths
+
+    @property
+    def storage(self) -> ObjectStore:
+        """Primary storage."""
+        return self.cluster.storage
+
+    @property
+    def tiered(self) -> ObjectStore | None:
+        """Tiered storage, if there is any."""
+        return self.cluster.tiered
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of everything that this store does."""
+        return self.cluster.clock
+
+    @property
+    def deletion(self) -> DeletionSettings:
+        """How the second phase of deletion behaves."""
+        return self.cluster.deletion
 
     def table(self, name: str) -> Table:
         """One table; it need not exist yet. Raises :class:`InvalidNameError`."""
@@ -110,33 +121,16 @@ class SegmentStore:
 
     def apply_config(self, config: TableConfig) -> str:
         """Make or change a table: ``created``, ``updated`` or ``unchanged``. Applying the same config again is
-        harmless."""
-        what = f"apply_config of table {config.name!r}"
-        return self.retry.run(what, self.session, self.clock, partial(self.configs.apply, config))
+        harmless. Raises :class:`CorruptRecordError` when the table has lost its lineage."""
+        return self.cluster.retried(f"apply_config of table {config.name!r}", partial(self.configs.apply, config))
 
     def deleter(self) -> LedgerDeleter:
-        """A consumer of the deletion queue: see :class:`.deletion.delete.LedgerDeleter`."""
-        return LedgerDeleter(self.session, self.paths, self.clock, self.queue, self.storage, self.tiered, self.deletion)
+        """A consumer of the deletion queue: see :class:`.deletion.consumer.LedgerDeleter`."""
+        return LedgerDeleter(self.cluster, self.queue)
 
-    def like(
-        self,
-        *,
-        session: ZooKeeperSession | None = None,
-        storage: ObjectStore | None = None,
-        deletion: DeletionSettings | None = None,
-        clock: Clock | None = None,
-        retry: Retry | None = None,
-    ) -> SegmentStore:
-        """The same cluster, with what is given in the place of this store's own."""
-        return SegmentStore(
-            session or self.session,
-            self.paths.cluster,
-            storage or self.storage,
-            tiered=self.tiered,
-            deletion=deletion or self.deletion,
-            clock=clock or self.clock,
-            retry=retry or self.retry,
-        )
+    def replace(self, **changes: Any) -> SegmentStore:
+        """The same cluster with other ``session``, ``storage``, ``deletion``, ``clock`` or ``retry``."""
+        return SegmentStore(dataclasses.replace(self.cluster, **changes))
 
     def close(self) -> None:
         """End the ZooKeeper session."""
@@ -158,32 +152,21 @@ class Table:
     def __init__(self, store: SegmentStore, name: str) -> None:
         self.store = store
         self.name = check_table_name(name)
-        self.storage = store.storage
-        self.locks = LockBox(store.session, store.paths, name, clock=store.clock)
-        records = LineageRecords(store.session, store.paths, name)
-        registry = Registry(store.session, store.paths, name)
-        leases = Leases(store.session, store.paths, store.clock, name)
-        self._reader = SnapshotReader(name, records, registry, store.storage, leases, store.tiered)
-        self._marker = Marker(store.session, registry, store.queue, store.clock)
-        self._context = Context(
-            name,
-            store.session,
-            records,
-            registry,
-            store.storage,
-            self._marker,
-            store.clock,
-            store.retry,
-            self.config,
-            self._reader.visible,
-            lambda end_ms: self._reader.take(None, end_ms).segments,
-            lambda at: [(one.segment, one.state) for one in self._reader.standings(at.start_ms, at.end_ms)],
-            self.locks,
-        )
+        self._context = TableContext(store.cluster, self.name)
+
+    @property
+    def storage(self) -> ObjectStore:
+        """Primary storage."""
+        return self.store.storage
+
+    @property
+    def locks(self) -> LockBox:
+        """The table's lock box."""
+        return self._context.locks
 
     def config(self) -> TableConfig:
         """The table's config. Raises :class:`TableNotFoundError`."""
-        return self.store.configs.get(self.name)
+        return self._context.config()
 
     def lineage(self) -> Lineage:
         """The table's lineage now. Raises :class:`TableNotFoundError` and :class:`CorruptRecordError`."""
@@ -198,25 +181,40 @@ class Table:
         identity: str | None = None,
         force_cleanup: bool = False,
         locks: Sequence[HeldLock] = (),
-        rewrite: Rewrite | None = None,
+        overwrites: Sequence[Interval] = (),
+        rewrite: str | None = None,
     ) -> StartedEntry:
-        """Announce a replacement: see :func:`.lineage.start.start`.
+        """Announce a replacement: see :func:`.replacement.start.start` and :class:`.replacement.start.StartOptions`.
 
         A forced start marks the segments of the snapshot before the last one, and of the pushes it reverted, for
         deletion here.
         """
-        started = start.start(
-            self._context,
-            segments_from,
-            segments_to,
-            identity=identity,
+        options = StartOptions(
+            identity=_check_identity(identity),
             force_cleanup=force_cleanup,
             locks=locks,
+            overwrites=overwrites,
             rewrite=rewrite,
         )
+        started = start.start(self._context, segments_from, segments_to, options)
         if force_cleanup:
             cleanup.finish_forced_start(self._context, started)
         return started
+
+    def entry_state(self, entry_id: str) -> EntryState | None:
+        """The state of an entry, from its own small record where that tells; ``None`` when it is gone. Raises
+        :class:`InvalidNameError` and :class:`CorruptRecordError`."""
+        guard = self._context.records.guard(entry_id)
+        if guard is not None and guard.guard.state is not GuardState.OPEN:
+            return EntryState[guard.guard.state.value]
+        entry = self._context.records.read().lineage.get(entry_id)
+        return None if entry is None else entry.state
+
+    def entry_path(self, entry_id: str) -> str:
+        """The znode that changes when the entry's state does: its guard, or the lineage for an entry of another
+        tool."""
+        records = self._context.records
+        return records.path if records.guard(entry_id) is None else records.guard_path(entry_id)
 
     def running(self, identity: str) -> str | None:
         """The id of the entry in progress that ``identity`` started, if there is one. Raises
@@ -225,52 +223,60 @@ class Table:
         return found[0].entry_id if found else None
 
     def open_stage(self, entry_id: str, stager: str = "build") -> StageTicket:
-        """Begin an attempt to stage into an entry: see :func:`.lineage.stage.open_stage`."""
+        """Begin an attempt to stage into an entry: see :func:`.replacement.stage.open_stage`."""
         return stage.open_stage(self._context, entry_id, stager)
 
     def stage(self, ticket: StageTicket, segments: Sequence[StagedSegment]) -> StagedPush:
-        """Register built segments, hidden, under their entry: see :func:`.lineage.stage.stage`."""
+        """Register built segments, hidden, under their entry: see :func:`.replacement.stage.stage`."""
         return stage.stage(self._context, ticket, segments)
 
     def staged(self, entry_id: str) -> Snapshot:
         """What is staged into an entry and would become visible with its end. Raises :class:`EntryNotFoundError`."""
         guard = self._context.guard(entry_id)
-        return self._reader.staged(sort_out(guard.guard, self._context.registry.of_entry(entry_id)).current)
+        return self._context.reader.staged(sort_out(guard.guard, self._context.registry.of_entry(entry_id)).current)
 
     def end(self, entry_id: str, segments_to: Sequence[str] | None = None, *, allow_empty: bool = False) -> EndedEntry:
-        """Switch: see :func:`.lineage.end.end`."""
+        """Switch: see :func:`.replacement.end.end`."""
         return end.end(self._context, entry_id, segments_to, allow_empty=allow_empty)
 
     def revert(self, entry_id: str, *, force: bool = False, identity: str | None = None) -> RevertedEntry:
-        """Roll back: see :func:`.lineage.revert.revert`."""
-        return revert.revert(self._context, entry_id, force=force, identity=identity)
+        """Roll back: see :func:`.replacement.revert.revert`. ``force`` also aborts a push in progress."""
+        how = Force.ALSO if force else Force.NEVER
+        return revert.revert(self._context, entry_id, force=how, identity=_check_identity(identity))
+
+    def abort(self, entry_id: str, *, identity: str | None = None) -> RevertedEntry:
+        """Revert a push in progress, and nothing else: one that was completed meanwhile is refused (``completed``)."""
+        return revert.revert(self._context, entry_id, force=Force.ONLY, identity=_check_identity(identity))
 
     def preview_revert(self, entry_id: str, *, force: bool = False) -> RevertedEntry:
         """What :meth:`revert` would do, or the error it would raise. Changes nothing."""
-        return revert.preview(self._context, entry_id, force=force)
+        return revert.preview(self._context, entry_id, force=Force.ALSO if force else Force.NEVER)
 
     def cleanup(self) -> CleanedUp:
-        """One pass of the lineage clean-up: see :func:`.lineage.cleanup.run`."""
+        """One pass of the lineage clean-up: see :func:`.retention.cleanup.run`."""
         return cleanup.run(self._context)
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
-        """The lineage clean-up and the time retention in one pass: see :func:`.lineage.retention.retain`. A dry run
+        """The lineage clean-up and the time retention in one pass: see :func:`.retention.retain.retain`. A dry run
         says what would go and why, and writes nothing."""
-        return retention.retain(self._context, dry_run=dry_run)
+        return retain.retain(self._context, dry_run=dry_run)
 
     def mark_ledgers(
         self, segments: Sequence[str] | None = None, *, entry_id: str | None = None, missing_ok: bool = False
     ) -> MarkReport:
-        """Mark leftovers for deletion: see :func:`.deletion.request.mark_segments`, or, for all that an entry has left,
-        :func:`.deletion.request.mark_entry`; that may be given as :meth:`resolve_entry` takes it, or as the whole id of
-        one that has left the lineage. Raises :class:`ValueError` unless one of the two is given."""
+        """Mark leftovers for deletion: the named ``segments``, or all that an entry has left. See
+        :func:`.deletion.mark_by_hand.mark_segments` and :func:`.deletion.mark_by_hand.mark_entry`.
+
+        ``entry_id`` may be given as :meth:`resolve_entry` takes it, or as the whole id of an entry that has left the
+        lineage. Raises :class:`ValueError` unless one of the two is given.
+        """
         if (segments is None) == (entry_id is None):
             raise ValueError("give either segments or an entry_id")
         self.config()
         if entry_id is not None:
             whole = entry_id if is_entry_id(entry_id) else self.resolve_entry(entry_id)
-            return request.mark_entry(self._context, whole, self.sent)
-        return request.mark_segments(self._context, segments or (), self.sent, missing_ok=missing_ok)
+            return mark_by_hand.mark_entry(self._context, whole, self.sent)
+        return mark_by_hand.mark_segments(self._context, segments or (), self.sent, missing_ok=missing_ok)
 
     def offload(
         self,
@@ -295,17 +301,7 @@ class Table:
     ) -> ReconcileReport:
         """Compare storage with what is known of it: see :meth:`.deletion.reconcile.Reconciler.run`."""
         self.config()
-        store = self.store
-        reconciler = Reconciler(
-            self.name,
-            store.session,
-            store.paths,
-            store.clock,
-            store.queue,
-            self.storage,
-            store.tiered,
-            self._marker.sent,
-        )
+        reconciler = Reconciler(self.store.cluster, self.name, self.sent)
         return reconciler.run(grace_ms=grace_ms, enqueue=enqueue, progress=progress)
 
     def _offloader(self) -> Offloader:
@@ -316,40 +312,28 @@ class Table:
                 + ("no tiered storage" if tiered is None else f"the same tiered storage as primary, {tiered.uri}")
                 + "; set SEGMENTS_TIERED_URI, or the tiered storage of the connection"
             )
-        return Offloader(
-            self.name,
-            self.store.session,
-            self.store.paths,
-            self.store.clock,
-            self.store.retry,
-            self._context.registry,
-            self.store.queue,
-            self.storage,
-            tiered,
-            self.snapshot,
-            self._marker.sent,
-        )
+        return Offloader(self.store.cluster, self.name, tiered, self.sent)
 
     @property
     def sent(self) -> Counter[str]:
         """Deletion messages that this object has queued so far, by ledger type: PIP-186's count of what was sent. A
         transaction whose reply was lost is not in it."""
-        return self._marker.sent
+        return self._context.sent
 
-    def standings(self, start: int | None = None, end: int | None = None) -> list[Standing]:
-        """Where each registered segment stands: see :meth:`.snapshot.SnapshotReader.standings`."""
-        return self._reader.standings(start, end)
+    def segment_states(self, start: int | None = None, end: int | None = None) -> list[SegmentStatus]:
+        """The state of each registered segment: see :meth:`.snapshot.SnapshotReader.states`."""
+        return self._context.reader.states(start, end)
 
     def leases(self) -> Sequence[LeaseInfo]:
         """The leases of the table's readers, oldest first: what deletions wait for."""
-        return self._reader.leases.held()
+        return self._context.reader.leases.held()
 
     def snapshot(
         self, start: int | None = None, end: int | None = None, *, as_of: str | None = None, owner: str = ""
     ) -> Snapshot:
         """What is visible: see :meth:`.snapshot.SnapshotReader.take`. ``with table.snapshot() as taken:`` keeps its
         objects from being deleted until the block ends."""
-        return self._reader.take(start, end, as_of=as_of, owner=owner)
+        return self._context.reader.take(start, end, as_of=as_of, owner=owner)
 
     def resolve_entry(self, entry: str) -> str:
         """The id meant by ``entry``: an id, the unique beginning of one (4 characters or more), or ``latest``, the
@@ -376,6 +360,7 @@ class Table:
         return max(completed, key=lambda entry_id: (zxids.get(entry_id, 0), completed[entry_id]))
 
 
-def with_clock(store: SegmentStore, **changes: Any) -> SegmentStore:
-    """The same store and session under another clock: for tests, and for a clean-up at a given time."""
-    return store.like(clock=replace(store.clock, **changes))
+def _check_identity(identity: str | None) -> str | None:
+    if identity is not None and identity.startswith(OWN_IDENTITY):
+        raise InvalidNameError(f"identity {identity[:80]!r} begins as this package's own work does; choose another")
+    return identity

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from airflow_provider_segments.core.cluster import Cluster
+from airflow_provider_segments.core.lineage import codec
+from airflow_provider_segments.core.lineage.entries import Lineage
+from airflow_provider_segments.core.lineage.records import lost_lineage
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.names import check_table_name
-from airflow_provider_segments.core.zookeeper import Create, Node, SetData, ZooKeeperSession, znrecord
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.core.zookeeper import CommitConflictError, Create, Node, SetData, znrecord
 from airflow_provider_segments.core.zookeeper.znrecord import ZNRecord
 from airflow_provider_segments.exceptions import CorruptRecordError, TableNotFoundError
 
 _PLAIN = ("tableName", "tableType")
 
 
-class ConfigStore:
+class TableConfigs:
     """The table configs of one cluster."""
 
-    def __init__(self, session: ZooKeeperSession, paths: ClusterPaths) -> None:
-        self._session = session
-        self._paths = paths
+    def __init__(self, cluster: Cluster) -> None:
+        self._session = cluster.session
+        self._paths = cluster.paths
 
     def tables(self) -> list[str]:
         """Names of the tables, sorted."""
@@ -57,12 +61,25 @@ class ConfigStore:
         payload = znrecord.encode(_record(config))
         node = self._session.get(path)
         if node is None:
+            # The lineage comes first: a table without one is damaged, and must not read as empty.
+            self._make_lineage(config.name)
             self._session.commit([Create(path, payload)])
             return "created"
         if node.data == payload:
             return "unchanged"
         self._session.commit([SetData(path, payload, node.version)])
         return "updated"
+
+    def _make_lineage(self, table: str) -> None:
+        """Make an empty lineage, unless the table has one already. Raises :class:`CorruptRecordError` when it has none
+        and was in use."""
+        path = self._paths.lineage(table)
+        if self._session.get(path) is not None:
+            return
+        if self._session.children(self._paths.entries(table)) or self._session.children(self._paths.registry(table)):
+            raise lost_lineage(table, path)
+        with suppress(CommitConflictError):  # somebody else has made it
+            self._session.commit([Create(path, codec.encode(Lineage(table)))])
 
     def _decode(self, table: str, node: Node) -> TableConfig:
         where = f"config of table {table!r}"

@@ -13,7 +13,6 @@ from airflow_provider_segments.hooks.settings import SegmentsConnection
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.table import SegmentStore
-    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
 
 
 class SegmentsHook(BaseHook):
@@ -53,25 +52,7 @@ class SegmentsHook(BaseHook):
 
     def get_conn(self) -> SegmentStore:
         """The open store. The caller closes it, or uses it as a context manager."""
-        from airflow_provider_segments.core.storage import open_store
-        from airflow_provider_segments.core.table import SegmentStore
-
-        settings = self.settings
-        return SegmentStore.connect(
-            settings.zk_hosts,
-            settings.cluster,
-            settings.storage_uri,
-            zookeeper=settings.zookeeper,
-            storage=open_store(settings.storage_uri, **settings.storage_options),
-            tiered=settings.open_tiered(),
-            deletion=settings.deletion,
-        )
-
-    def get_session(self) -> ZooKeeperSession:
-        """An open ZooKeeper session without the store, for watches. The caller closes it."""
-        from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
-
-        return ZooKeeperSession.connect(self.settings.zookeeper)
+        return self.settings.connect()
 
     def job_environment(self) -> dict[str, str]:
         """Environment variables for a Spark job that opens the same store. Never put them on a command line."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.core.model.variables import (
     DEFAULT_CLUSTER,
@@ -21,7 +22,7 @@ from airflow_provider_segments.exceptions import InvalidConfigError
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_provider_segments.core.storage.base import ObjectStore
+    from airflow_provider_segments.core.table import SegmentStore
     from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
 
 _SECRET_VARIABLES = frozenset(
@@ -38,7 +39,6 @@ _COUNTS = {"deletion_parallelism": "parallelism", "max_retry_delete_count": "max
 _PERIODS = {
     "reconsume_later": "reconsume_later_ms",
     "max_lease_age": "max_lease_age_ms",
-    "uncommitted_grace": "uncommitted_grace_ms",
 }
 
 
@@ -99,11 +99,33 @@ class SegmentsConnection:
 
         return ZooKeeperSettings(hosts=self.zk_hosts, username=self.username, password=self.password, **self.tls)
 
-    def open_tiered(self) -> ObjectStore | None:
-        """The tiered store, if there is one."""
+    def connect(self) -> SegmentStore:
+        """Open the store that the connection describes. Raises :class:`MetadataUnavailableError` and
+        :class:`InvalidConfigError`."""
         from airflow_provider_segments.core.storage import open_store
+        from airflow_provider_segments.core.table import SegmentStore
 
-        return open_store(self.tiered_uri, **(self.tiered_options or self.storage_options)) if self.tiered_uri else None
+        tiered = None
+        if self.tiered_uri:
+            tiered = open_store(self.tiered_uri, **(self.tiered_options or self.storage_options))
+        return SegmentStore.connect(
+            cluster=self.cluster,
+            zookeeper=self.zookeeper,
+            storage=open_store(self.storage_uri, **self.storage_options),
+            tiered=tiered,
+            deletion=self.deletion,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for connections that open the same store with the same credentials. Tells nothing of them."""
+        parts = [
+            self.zk_hosts,
+            self.cluster,
+            self.storage_uri,
+            *(f"{key}={value}" for key, value in self.environment().items()),
+        ]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     @property
     def secrets(self) -> list[str]:

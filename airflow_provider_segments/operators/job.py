@@ -49,11 +49,8 @@ class SegmentsJobOperator(SparkSubmitOperator):
     @contextmanager
     def lock_box(self) -> Iterator[LockBox]:
         """The table's locks, through a ZooKeeper session that is closed at the end."""
-        from airflow_provider_segments.core.locking import LockBox
-        from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-
-        with self.segments_hook.get_session() as session:
-            yield LockBox(session, ClusterPaths(self.segments_hook.settings.cluster), self.table)
+        with self.segments_hook.get_conn() as store:
+            yield store.table(self.table).locks
 
     @abstractmethod
     def job_arguments(self, context: Context) -> list[str]:

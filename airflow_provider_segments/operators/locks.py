@@ -182,7 +182,7 @@ class AcquireSegmentLockOperator(SegmentsOperator):
     def _request(self, context: Context) -> LockRequest:
         from airflow_provider_segments.core.locking import LockRequest, LockType
 
-        names = [one.name for one in LockType if one is not LockType.KILL]
+        names = [kind.name for kind in LockType]
         if self.lock_type not in names:
             raise ValueError(f"lock_type must be one of {', '.join(names)}, not {self.lock_type!r}")
         return LockRequest(

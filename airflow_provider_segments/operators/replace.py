@@ -81,7 +81,7 @@ class StartReplaceSegmentsOperator(SegmentsOperator):
             )
             if self._killed:
                 # The task that reverts an unfinished push may have looked before our entry was there.
-                table.revert(started.entry_id, force=True)
+                table.abort(started.entry_id)
                 raise AirflowFailException(f"killed while it started entry {started.entry_id}, which is reverted")
         self.log.info(
             "%s entry %s of table %s; it replaces %d segments. Readers see no change until it ends. "

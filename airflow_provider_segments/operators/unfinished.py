@@ -41,7 +41,7 @@ class RevertUnfinishedOperator(SegmentsOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Revert, or skip."""
-        from airflow_provider_segments.exceptions import TableNotFoundError
+        from airflow_provider_segments.exceptions import RevertRefusedError, TableNotFoundError
 
         with self.open_table() as table:
             try:
@@ -50,7 +50,10 @@ class RevertUnfinishedOperator(SegmentsOperator):
                 raise AirflowSkipException(str(error)) from error
             if entry_id is None:
                 raise AirflowSkipException(f"{self.start_task_id} has no entry of table {self.table!r} in progress")
-            reverted = table.revert(entry_id, force=True, identity=identity_of(context))
+            try:
+                reverted = table.abort(entry_id, identity=identity_of(context))
+            except RevertRefusedError as error:  # an end was faster: what is completed stays
+                raise AirflowSkipException(str(error)) from error
         self.log.warning(
             "The push did not end: entry %s of table %s is reverted, readers have seen nothing of it. "
             "Clear the failed task to push again.",
@@ -120,9 +123,12 @@ def _release_locks(lock: Mapping[str, Any]) -> None:
 
 
 def _revert_if_unfinished(entry: Mapping[str, Any]) -> None:
+    from airflow_provider_segments.exceptions import EntryNotFoundError, RevertRefusedError
+
     with SegmentsHook(entry["segments_conn_id"]).get_conn() as store:
-        table = store.table(entry["table"])
-        stands = table.lineage().get(entry["entry_id"])
-        if stands is not None and stands.state.value == "IN_PROGRESS":
-            table.revert(entry["entry_id"], force=True)
+        try:
+            store.table(entry["table"]).abort(entry["entry_id"])
+        except (RevertRefusedError, EntryNotFoundError) as refused:
+            log.info("Nothing to revert: %s", refused)
+        else:
             log.warning("The DAG run failed: entry %s of table %s is reverted.", entry["entry_id"], entry["table"])

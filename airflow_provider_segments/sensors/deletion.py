@@ -9,7 +9,7 @@ from airflow.sdk import PokeReturnValue
 
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.sensors.base import SegmentsSensor
-from airflow_provider_segments.triggers.deletion import DeletionBacklogTrigger, judge, read_backlog
+from airflow_provider_segments.triggers.deletion import DeletionBacklogTrigger, judge
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -50,8 +50,8 @@ class DeletionBacklogSensor(SegmentsSensor):
         limits = _limit("max_in_flight", self.max_in_flight), _limit("max_dead", self.max_dead)
         if limits == (None, None):
             raise ValueError("give max_in_flight, max_dead, or both: without them there is nothing to wait for")
-        with hook.get_session() as session:
-            backlog = read_backlog(session, hook.settings.cluster)
+        with hook.get_conn() as store:
+            backlog = store.queue.backlog()
         found = judge(backlog, *limits)
         if found is None:
             self.log.info("%d messages in flight, %d dead letters.", backlog.in_flight, backlog.dead)

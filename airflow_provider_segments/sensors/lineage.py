@@ -9,7 +9,7 @@ from airflow.sdk import PokeReturnValue
 
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.sensors.base import SegmentsSensor
-from airflow_provider_segments.triggers.lineage import IMPOSSIBLE, STATES, LineageStateTrigger, judge, read_entry
+from airflow_provider_segments.triggers.lineage import IMPOSSIBLE, STATES, LineageStateTrigger, judge
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,9 +54,9 @@ class LineageStateSensor(SegmentsSensor):
         """Look at the lineage once."""
         hook = SegmentsHook(self.segments_conn_id)
         wanted = self._wanted()
-        with hook.get_session() as session:
-            entry = read_entry(session, hook.settings.cluster, self.table, self.entry_id)
-        event = judge(self.table, self.entry_id, wanted, entry)
+        with hook.get_conn() as store:
+            state = store.table(self.table).entry_state(self.entry_id)
+        event = judge(self.table, self.entry_id, wanted, None if state is None else state.value)
         if event is None:
             return False
         return PokeReturnValue(is_done=True, xcom_value=self._settle(event))

@@ -10,7 +10,7 @@ from airflow.sdk import PokeReturnValue
 from airflow_provider_segments.core.model.interval import parse_time
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.sensors.base import SegmentsSensor
-from airflow_provider_segments.triggers.locks import SegmentLockTrigger, describe, now_ms, read_locks
+from airflow_provider_segments.triggers.locks import SegmentLockTrigger, describe, now_ms
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -71,8 +71,8 @@ class SegmentLockSensor(SegmentsSensor):
         self._group = f"{context['ti'].dag_id}/{context['ti'].run_id}"
         wanted = self.trigger()
         hook = SegmentsHook(self.segments_conn_id)
-        with hook.get_session() as session:
-            locks = read_locks(session, hook.settings.cluster, self.table)
+        with hook.get_conn() as store:
+            locks = store.table(self.table).locks.locks()
         at_ms = now_ms()
         blockers = wanted.in_the_way(locks, at_ms)
         for lock in blockers[:5]:

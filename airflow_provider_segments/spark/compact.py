@@ -18,24 +18,31 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
 from airflow_provider_segments.core.compaction.locks import LEASE_MS, choose_lock, in_the_way
-from airflow_provider_segments.core.compaction.plan import CompactionGroup, SkippedChunk, make_plan, whole_group
+from airflow_provider_segments.core.compaction.plan import CompactionGroup, SkippedChunk, make_plan
 from airflow_provider_segments.core.compaction.settings import CompactionSettings, Policy
-from airflow_provider_segments.core.lineage.guard import Rewrite
 from airflow_provider_segments.core.locking import Lock, granted_lock
 from airflow_provider_segments.core.locking.renewal import keep_leases
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import Granularity, Interval, parse_time
 from airflow_provider_segments.core.model.period import parse_period
+from airflow_provider_segments.core.replacement.end import INPUTS_OVERWRITTEN
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.replacement.start import StartedEntry
 from airflow_provider_segments.core.table import Table
-from airflow_provider_segments.exceptions import InvalidConfigError, LockDeniedError, SegmentsError, SourceDataError
+from airflow_provider_segments.exceptions import (
+    EndRefusedError,
+    InvalidConfigError,
+    LockDeniedError,
+    SegmentsError,
+    StartRefusedError,
+)
 from airflow_provider_segments.spark import application
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.merge_queue import MergeQueue, merge_queue
@@ -55,7 +62,8 @@ _LOG = logging.getLogger(__name__)
 @dataclass(slots=True)
 class CompactedGroup:
     """What became of one group. ``how`` is ``merge`` (in a worker) or ``spark``; ``error`` is empty when it was
-    published. Rows and bytes are totals of inputs and outputs."""
+    published. ``left_alone`` says why nothing was done after all: somebody was faster. Rows and bytes are totals of
+    inputs and outputs."""
 
     chunk: str
     reason: str
@@ -69,7 +77,7 @@ class CompactedGroup:
     seconds: float = 0.0
     how: str = "merge"
     error: str = ""
-    denied: bool = False
+    left_alone: str = ""
 
 
 @dataclass(slots=True)
@@ -128,7 +136,9 @@ def compact_table(
     with table.snapshot(start, end, owner=f"compaction {identity}"[:200]) as taken:
         locks = table.locks.locks()
         others = in_the_way(locks, identity, table.store.clock.now_ms())
-        plan = make_plan(taken.segments, settings, locked=[*locked, *others])
+        assert taken.lineage is not None
+        overwrites = taken.lineage.unsettled_overwrites
+        plan = make_plan(taken.segments, settings, locked=[*locked, *others], overwrites=overwrites)
         report = CompactionReport(table.name, dry_run, [_planned(group) for group in plan.groups], plan.skipped)
         if dry_run or not plan.groups:
             return report
@@ -137,9 +147,9 @@ def compact_table(
             run = _Run(spark, table, replace_config(config, settings), settings, identity, memory_bytes, merges, held)
             for group, outcome in zip(plan.groups, report.groups, strict=True):
                 pool.submit(run.compact, group, outcome, progress)
-    denied = [group for group in report.groups if group.denied]
-    report.groups = [group for group in report.groups if not group.denied]
-    report.skipped += tuple(SkippedChunk(group.chunk, group.inputs, "locked meanwhile") for group in denied)
+    late = [group for group in report.groups if group.left_alone]
+    report.groups = [group for group in report.groups if not group.left_alone]
+    report.skipped += tuple(SkippedChunk(group.chunk, group.inputs, group.left_alone) for group in late)
     return report
 
 
@@ -181,15 +191,14 @@ class _Run:
         began = time.monotonic()
         try:
             self._compact(group, outcome)
-        except LockDeniedError as error:
-            outcome.denied = True
-            _LOG.info("table %r, chunk %s: left alone: %s", self.table.name, group.chunk, error)
-            self._give_up(outcome)  # the stage may have been denied ids: its entry must not keep the inputs
-            return
         except Exception as error:  # whatever Spark or the store raises: it is this group's failure alone
+            self._give_up(outcome)
+            if why := _why_left_alone(error):
+                outcome.left_alone = why
+                _LOG.info("table %r, chunk %s: left alone: %s", self.table.name, group.chunk, error)
+                return
             outcome.error = f"{type(error).__name__}: {str(error)[:500]}"
             _LOG.exception("table %r, chunk %s: not compacted", self.table.name, group.chunk)
-            self._give_up(outcome)
         outcome.seconds = time.monotonic() - began
         if progress is not None:
             progress(outcome)
@@ -197,24 +206,17 @@ class _Run:
     def _compact(self, group: CompactionGroup, outcome: CompactedGroup) -> None:
         """Under the lock that the group needs, which is given back at the end, whatever the end."""
         box, task = self.table.locks, f"{self.identity}/{group.chunk}"
-        choice = choose_lock(group, self.identity, task, concurrent=self.config.concurrent_locks)
-        if choice.request is None:
-            self._publish(group, outcome, (), None)
+        request = choose_lock(group, self.identity, task, segment_locking=self.config.segment_locking)
+        if request is None:
+            self._publish(group, outcome, ())
             return
         if task in self.held:
             self._leave(task)  # what an earlier attempt held, which may have been taken since
         with self.turn:
-            lock = granted_lock(self.table.name, box.acquire(choice.request))
+            lock = granted_lock(self.table.name, box.acquire(request))
         try:
             with keep_leases(box, lock.group, task, LEASE_MS, [lock.lock_id]):
-                if choice.whole_chunk:
-                    group = self._whole(group)
-                    outcome.inputs, outcome.rows_before, outcome.bytes_before = (
-                        len(group.segments),
-                        group.rows,
-                        group.bytes,
-                    )
-                self._publish(group, outcome, (HeldLock(lock.lock_id, lock.group, task),), choice.rewrite)
+                self._publish(group, outcome, (HeldLock(lock.lock_id, lock.group, task),))
         finally:
             self._leave(task)
 
@@ -222,34 +224,21 @@ class _Run:
         with self.turn:
             self.table.locks.release(self.identity, task)
 
-    def _whole(self, group: CompactionGroup) -> CompactionGroup:
-        """All that is visible in the time chunk now that it is locked: the new version hides whatever is there. The
-        lease of the run protects these, too: it is older than they are."""
-        inside = group.interval
-        now = self.table.snapshot(inside.start_ms, inside.end_ms).segments
-        for one in now:
-            if not inside.contains(one.interval):
-                raise SourceDataError(f"table {self.table.name!r}: {one.name!r} reaches beyond chunk {group.chunk}")
-        return whole_group(group.chunk, now, group.reason)
-
-    def _publish(
-        self, group: CompactionGroup, outcome: CompactedGroup, locks: Sequence[HeldLock], rewrite: Rewrite | None
-    ) -> None:
-        names = [segment.name for segment in group.segments]
+    def _publish(self, group: CompactionGroup, outcome: CompactedGroup, locks: Sequence[HeldLock]) -> None:
         with self.turn:
-            started = self._start(group, names, locks, rewrite)
+            started = self._start(group, locks)
             outcome.entry_id = started.entry_id
             ticket = self.table.open_stage(started.entry_id, STAGER)
-        merged = self._merge(group, ticket)
+        merged = self._merge(group, started, ticket)
         if merged.too_large:
             _LOG.info("table %r, chunk %s: left to Spark: %s", self.table.name, group.chunk, merged.too_large)
             outcome.how = "spark"
-            seen = self._build(group, started.entry_id)
+            seen = self._build(group, started)
         else:
             seen = merged.rows_in
             with self.turn:
                 self.table.stage(ticket, merged.segments)
-        if group.is_cut:  # the registry knows the rows of a segment, not those of a part of its time
+        if started.cuts:  # the registry knows the rows of a segment, not those of a part of its time
             outcome.rows_before = seen
         staged = self.table.staged(started.entry_id)
         if not (self.settings.deduplicate or self.settings.rollup) and staged.rows != outcome.rows_before:
@@ -260,30 +249,31 @@ class _Run:
         with self.turn:
             self.table.end(started.entry_id)
 
-    def _start(
-        self, group: CompactionGroup, names: Sequence[str], locks: Sequence[HeldLock], rewrite: Rewrite | None
-    ) -> StartedEntry:
+    def _start(self, group: CompactionGroup, locks: Sequence[HeldLock]) -> StartedEntry:
         """The entry of an earlier attempt of the same work is gone on with only if it replaces the same segments."""
-        identity = f"{self.identity}/{group.chunk}"
-        started = self.table.start(names, identity=identity, locks=locks, rewrite=rewrite)
+        names = [segment.name for segment in group.segments]
+        start = partial(
+            self.table.start, names, identity=f"{self.identity}/{group.chunk}", locks=locks, rewrite=group.chunk
+        )
+        started = start()
         if set(started.segments_from) == set(names):
             return started
-        self.table.revert(started.entry_id, force=True)
-        return self.table.start(names, identity=identity, locks=locks, rewrite=rewrite)
+        self.table.abort(started.entry_id)
+        return start()
 
     def _give_up(self, outcome: CompactedGroup) -> None:
         """Free the inputs for others. If even that fails, the clean-up does it when the entry is old enough."""
         if not outcome.entry_id:
             return
         try:
-            self.table.revert(outcome.entry_id, force=True)
+            self.table.abort(outcome.entry_id)
         except SegmentsError as error:
             _LOG.warning("entry %s could not be reverted: %s", outcome.entry_id, error)
 
-    def _merge(self, group: CompactionGroup, ticket: StageTicket) -> Merged:
-        return self.merges.merge(self._job(group, ticket))
+    def _merge(self, group: CompactionGroup, started: StartedEntry, ticket: StageTicket) -> Merged:
+        return self.merges.merge(self._job(group, started, ticket))
 
-    def _job(self, group: CompactionGroup, ticket: StageTicket) -> MergeJob:
+    def _job(self, group: CompactionGroup, started: StartedEntry, ticket: StageTicket) -> MergeJob:
         first = [name for name in self.config.sort_columns[:1] if name != self.config.time_column]
         write = WriteJob(
             table=self.table.name,
@@ -307,7 +297,11 @@ class _Run:
         return MergeJob(
             write,
             tuple(
-                MergeInput(one.key, one.tiered is not None, tuple((cut.start_ms, cut.end_ms) for cut in one.visible_in))
+                MergeInput(
+                    one.key,
+                    one.tiered is not None,
+                    tuple((part.start_ms, part.end_ms) for part in started.cuts.get(one.name, ())),
+                )
                 for one in group.segments
             ),
             self.config.time_column,
@@ -318,13 +312,13 @@ class _Run:
             self.table.store.tiered,
         )
 
-    def _build(self, group: CompactionGroup, entry_id: str) -> int:
+    def _build(self, group: CompactionGroup, started: StartedEntry) -> int:
         """Spark's own sort; returns how many rows went in. It opens an attempt of its own, which shuts out the one that
         has not written anything."""
         keys = {segment.key for segment in group.segments}
         source = self.table.snapshot(group.interval.start_ms, group.interval.end_ms)  # the run's lease holds it, too
         rows = read_files(self.spark, source, keys, schema_of(source), self.config)
-        seen = rows.count() if group.is_cut else group.rows
+        seen = rows.count() if started.cuts else group.rows
         if self.settings.deduplicate:
             raise InvalidConfigError(
                 f"chunk {group.chunk} is too large to be deduplicated by one worker; raise its memory, "
@@ -337,7 +331,7 @@ class _Run:
         build_segments(
             self.spark,
             self.table,
-            entry_id,
+            started.entry_id,
             rows,
             stager=STAGER,
             config=self.config,
@@ -350,6 +344,17 @@ def _threads(spark: SparkSession, groups: int) -> int:
     """Groups at work at once: as many as Spark has cores, as many again that are announced meanwhile or are published,
     and a few more. No others hold locks."""
     return max(1, min(groups, 2 * spark.sparkContext.defaultParallelism + _AHEAD))
+
+
+def _why_left_alone(error: Exception) -> str:
+    """Why a group that somebody else was faster with is left to the next run; empty for any other error."""
+    if isinstance(error, LockDeniedError):
+        return "locked meanwhile"
+    if isinstance(error, StartRefusedError):
+        return "changed meanwhile"
+    if isinstance(error, EndRefusedError) and error.rule == INPUTS_OVERWRITTEN:
+        return "overwritten meanwhile"
+    return ""
 
 
 def _planned(group: CompactionGroup) -> CompactedGroup:

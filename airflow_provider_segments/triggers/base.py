@@ -1,4 +1,4 @@
-"""What the triggers share: a ZooKeeper session that never blocks the triggerer's loop, and patience."""
+"""What the triggers share: one ZooKeeper session a connection that never blocks the triggerer's loop, and patience."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import logging
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_segments.hooks.segments import SegmentsHook
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
+    from airflow_provider_segments.core.table import SegmentStore
     from airflow_provider_segments.hooks.settings import SegmentsConnection
 
 _T = TypeVar("_T")
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class SegmentsTrigger(BaseTrigger):
-    """Base of the triggers. Each holds one ZooKeeper session while it waits."""
+    """Base of the triggers. Those of one connection share one ZooKeeper session."""
 
     def __init__(self, *, segments_conn_id: str = SegmentsHook.default_conn_name, poll_interval: float = 60.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -36,7 +38,7 @@ class SegmentsTrigger(BaseTrigger):
         """What makes this trigger again, besides what the base has."""
 
     @abstractmethod
-    async def wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, Any]:
+    async def wait(self, store: SegmentStore) -> dict[str, Any]:
         """Wait, and return the event."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -45,22 +47,44 @@ class SegmentsTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {**self.arguments(), **arguments}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event. The session is closed before: whoever takes the event may never ask for another."""
+        """Yield one event. The session is given back before: whoever takes the event may never ask for another."""
         settings = await SegmentsHook(self.segments_conn_id).asettings()
-        async with open_session(settings, self.poll_interval) as session:
-            found = await self.wait(session, settings.cluster)
+        async with shared_store(settings, self.poll_interval) as store:
+            found = await self.wait(store)
         yield TriggerEvent(found)  # type: ignore[no-untyped-call]
 
 
+@dataclass(slots=True)
+class _Shared:
+    """A store that triggers share, once it is open. ``users`` counts them; the last one closes it."""
+
+    users: int = 0
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    store: SegmentStore | None = None
+
+
+_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = WeakKeyDictionary()
+
+
 @asynccontextmanager
-async def open_session(settings: SegmentsConnection, poll_interval: float) -> AsyncIterator[ZooKeeperSession]:
-    """A session; ZooKeeper being away is waited out."""
-    session = await patiently(lambda: connect(settings), poll_interval)
+async def shared_store(settings: SegmentsConnection, poll_interval: float) -> AsyncIterator[SegmentStore]:
+    """The store of a connection, open as long as somebody on this event loop uses it. ZooKeeper being away is waited
+    out."""
+    open_stores = _SHARED.setdefault(asyncio.get_running_loop(), {})
+    shared = open_stores.setdefault(settings.fingerprint, _Shared())
+    shared.users += 1
     try:
-        yield session
+        async with shared.opening:
+            if shared.store is None:
+                shared.store = await patiently(lambda: _connect(settings), poll_interval)
+        yield shared.store
     finally:
-        # Shielded: a cancelled trigger must still end its session, or the server keeps it until it times out.
-        await asyncio.shield(asyncio.to_thread(session.close))
+        shared.users -= 1
+        if not shared.users:
+            open_stores.pop(settings.fingerprint, None)
+            if shared.store is not None:
+                # Shielded: a cancelled trigger must still end its session, or the server keeps it until it times out.
+                await asyncio.shield(asyncio.to_thread(shared.store.close))
 
 
 async def patiently(ask: Callable[[], Awaitable[_T]], poll_interval: float) -> _T:
@@ -76,11 +100,9 @@ async def patiently(ask: Callable[[], Awaitable[_T]], poll_interval: float) -> _
             await asyncio.sleep(pause)
 
 
-async def connect(settings: SegmentsConnection) -> ZooKeeperSession:
-    """A session. A thread cannot be cancelled: if we are, the session it still makes is closed there and then."""
-    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
-
-    connecting = asyncio.ensure_future(asyncio.to_thread(ZooKeeperSession.connect, settings.zookeeper))
+async def _connect(settings: SegmentsConnection) -> SegmentStore:
+    """A store. A thread cannot be cancelled: if we are, the session it still makes is closed once it is there."""
+    connecting = asyncio.ensure_future(asyncio.to_thread(settings.connect))
     try:
         return await asyncio.shield(connecting)
     except asyncio.CancelledError:
@@ -88,17 +110,18 @@ async def connect(settings: SegmentsConnection) -> ZooKeeperSession:
         raise
 
 
-def _close_late(connecting: asyncio.Future[ZooKeeperSession]) -> None:
+def _close_late(connecting: asyncio.Future[SegmentStore]) -> None:
+    """Close in a thread what nobody waits for any more: closing a session waits for the server."""
     if not connecting.cancelled() and connecting.exception() is None:
-        connecting.result().close()
+        connecting.get_loop().run_in_executor(None, connecting.result().close)
 
 
 class Watch:
     """One watch at a time on a znode, turned into something asyncio can wait for."""
 
-    def __init__(self, session: ZooKeeperSession, path: str) -> None:
-        self._session = session
-        self._path = path
+    def __init__(self, store: SegmentStore, path: str) -> None:
+        self.path = path
+        self._session = store.session
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._forget: Callable[[], None] | None = None
@@ -109,7 +132,7 @@ class Watch:
             return
         self.forget()
         self._changed.clear()
-        self._forget = await asyncio.to_thread(self._session.watch, self._path, self._on_change)
+        self._forget = await asyncio.to_thread(self._session.watch, self.path, self._on_change)
 
     async def wait(self, seconds: float) -> None:
         """Return when the znode changed, the session was lost, or ``seconds`` are over."""

@@ -9,16 +9,7 @@ from airflow_provider_segments.triggers.base import SegmentsTrigger, patiently
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.deletion.messages import Backlog
-    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
-
-
-def read_backlog(session: ZooKeeperSession, cluster: str) -> Backlog:
-    """The backlog now, counted from names."""
-    from airflow_provider_segments.clock import SYSTEM_CLOCK
-    from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
-    from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-
-    return ZooKeeperQueue(session, ClusterPaths(cluster), SYSTEM_CLOCK).backlog()
+    from airflow_provider_segments.core.table import SegmentStore
 
 
 def judge(backlog: Backlog, max_in_flight: int | None, max_dead: int | None) -> dict[str, int] | None:
@@ -39,7 +30,7 @@ def judge(backlog: Backlog, max_in_flight: int | None, max_dead: int | None) -> 
 class DeletionBacklogTrigger(SegmentsTrigger):
     """Fires when no more than ``max_in_flight`` messages are in flight, and no more than ``max_dead`` are dead letters.
 
-    ``None`` asks for nothing. Holds one ZooKeeper session while it waits and looks every ``poll_interval`` seconds, in
+    ``None`` asks for nothing. Looks every ``poll_interval`` seconds, in
     a thread. ZooKeeper being away is waited out.
     """
 
@@ -52,10 +43,10 @@ class DeletionBacklogTrigger(SegmentsTrigger):
         """The limits."""
         return {"max_in_flight": self.max_in_flight, "max_dead": self.max_dead}
 
-    async def wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, Any]:
+    async def wait(self, store: SegmentStore) -> dict[str, Any]:
         """Look now and then; the event is the backlog."""
         while True:
-            backlog = await patiently(lambda: asyncio.to_thread(read_backlog, session, cluster), self.poll_interval)
+            backlog = await patiently(lambda: asyncio.to_thread(store.queue.backlog), self.poll_interval)
             if found := judge(backlog, self.max_in_flight, self.max_dead):
                 return found
             await asyncio.sleep(self.poll_interval)

@@ -12,18 +12,10 @@ from airflow_provider_segments.triggers.base import SegmentsTrigger, Watch, pati
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.locking import Lock, LockRequest
-    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
+    from airflow_provider_segments.core.table import SegmentStore
 
 FREE = "free"
 TIMEOUT = "timeout"
-
-
-def read_locks(session: ZooKeeperSession, cluster: str, table: str) -> tuple[Lock, ...]:
-    """All locks of the table as they stand now, oldest first."""
-    from airflow_provider_segments.core.locking import LockBox
-    from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-
-    return LockBox(session, ClusterPaths(cluster), table).locks()
 
 
 def now_ms() -> int:
@@ -50,7 +42,7 @@ def others(
 
     held = [lock for lock in locks if lock.active and not lock.abandoned(at_ms)]
     if lock_id:
-        return tuple(lock for lock in held if lock_id == lock.lock_id or lock_id in lock.absorbed)
+        return tuple(lock for lock in held if lock.lock_id == lock_id)
     assert start_ms is not None and end_ms is not None
     interval = Interval(start_ms, end_ms)
     return tuple(
@@ -84,32 +76,26 @@ class _UntilGone(SegmentsTrigger):
     def in_the_way(self, locks: Sequence[Lock], at_ms: int) -> tuple[Lock, ...]:
         """What is still waited for."""
 
-    async def wait(self, session: ZooKeeperSession, cluster: str) -> dict[str, Any]:
+    async def wait(self, store: SegmentStore) -> dict[str, Any]:
         """Look whenever the first lock in the way goes, or its lease ends."""
-        from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-
-        box = ClusterPaths(cluster).lock_box(self.table)
-        watch, watched = None, ""
+        box = store.table(self.table).locks
+        watch: Watch | None = None
         try:
             while True:
-                if watch is not None:
-                    await patiently(
-                        watch.arm, self.poll_interval
-                    )  # before the look, so that no change is slept through
-                locks = await patiently(
-                    lambda: asyncio.to_thread(read_locks, session, cluster, self.table), self.poll_interval
-                )
+                if watch is not None:  # before the look, so that no change is slept through
+                    await patiently(watch.arm, self.poll_interval)
+                locks = await patiently(lambda: asyncio.to_thread(box.locks), self.poll_interval)
                 at_ms = now_ms()
                 blockers = self.in_the_way(locks, at_ms)
                 if not blockers or self._late(at_ms):
                     return {"status": TIMEOUT if blockers else FREE, "table": self.table, "until": self.until}
-                if watch is None or watched != blockers[0].lock_id:
-                    if watch is not None:
-                        watch.forget()
-                    watched = blockers[0].lock_id
-                    watch = Watch(session, f"{box}/{watched}")
+                fence = box.fence_path(blockers[0].lock_id)
+                if watch is not None and watch.path == fence:
+                    await watch.wait(self._pause_s(blockers[0], at_ms))
                     continue
-                await watch.wait(self._pause_s(blockers[0], at_ms))
+                if watch is not None:
+                    watch.forget()
+                watch = Watch(store, fence)  # armed by the next round, which looks again
         finally:
             if watch is not None:
                 watch.forget()

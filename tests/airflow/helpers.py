@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import zlib
 from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
 
     from airflow_provider_segments.core.table import SegmentStore, Table
+    from airflow_provider_segments.triggers.base import SegmentsTrigger
 
 REPOSITORY = Path(__file__).parents[2]
 HOME = Path(os.environ["AIRFLOW_HOME"])
@@ -84,6 +86,23 @@ def stage_rows(table: Table, entry_id: str, folder: Path, rows: dict[str, list[A
     record = SegmentRecord(name, file, count, len(payload), zlib.crc32(payload), *times)
     table.stage(ticket, [StagedSegment("ALL", record)])
     return name
+
+
+async def first_event(trigger: SegmentsTrigger) -> dict[str, Any]:
+    """The event of a trigger, as the triggerer asks for it: once."""
+    async for event in trigger.run():
+        return dict(event.payload)
+    raise AssertionError("the trigger ended without an event")
+
+
+async def fired(trigger: SegmentsTrigger, do: Callable[[], Any] | None = None, after: float = 0.5) -> dict[str, Any]:
+    """The trigger's event, when ``do`` happens while it waits."""
+    waiter = asyncio.ensure_future(first_event(trigger))
+    if do is not None:
+        await asyncio.sleep(after)
+        assert not waiter.done()
+        await asyncio.to_thread(do)
+    return await asyncio.wait_for(waiter, 25)
 
 
 def push_rows(table: Table, folder: Path, rows: dict[str, list[Any]], identity: str | None = None) -> str:

@@ -23,7 +23,7 @@ from airflow_provider_segments.core.model.ledger import (
     PendingDeleteLedgerInfo,
 )
 from airflow_provider_segments.core.table import SegmentStore, Table
-from airflow_provider_segments.core.zookeeper import Create
+from airflow_provider_segments.core.zookeeper import Create, Delete, SetData
 from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.operators.deletion import (
@@ -443,15 +443,19 @@ def test_deferred_drain_in_a_dag_ends_when_the_reader_has(
     assert states(run) == {"drain": "success", "empty": "success"}
 
 
+@pytest.mark.parametrize("lineage", ["unreadable", "gone"])
 def test_table_that_fails_does_not_keep_the_others_from_their_turn(
-    store: SegmentStore, table: Table, table_name: str, tmp_path: Path
+    store: SegmentStore, table: Table, table_name: str, tmp_path: Path, lineage: str
 ) -> None:
     from airflow_provider_segments.exceptions import SegmentsError
 
     broken = make_table(store, f"{table_name}_a")
     push_rows(table, tmp_path, {"a": [1]})
     path = store.paths.lineage(broken.name)
-    store.session.commit([Create(path, b"not a lineage")])
+    node = store.session.get(path)
+    assert node is not None
+    damage = Delete(path, node.version) if lineage == "gone" else SetData(path, b"not a lineage", node.version)
+    store.session.commit([damage])
     ran = context("retention")
     with pytest.raises(SegmentsError, match=f"1 of 2 tables failed: {broken.name}"):
         RetentionCleanupOperator(task_id="retention").execute(ran)

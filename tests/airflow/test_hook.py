@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_segments.core.deletion.settings import DeletionSettings
 from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.get_provider_info import get_provider_info
 from airflow_provider_segments.hooks.segments import SegmentsHook
@@ -88,7 +88,6 @@ FULL = {
     "reconsume_later": "1m",
     "max_retry_delete_count": "3",
     "max_lease_age": "0s",
-    "uncommitted_grace": "2m",
     "tls": True,
     "tls_ca": "/ca.pem",
     "tls_cert": "/cert.pem",
@@ -128,28 +127,66 @@ def test_every_field_of_the_form_is_read() -> None:
         "session_token": "TT-90ab",
     }
     assert full.deletion == DeletionSettings(
-        parallelism=8,
-        reconsume_later_ms=60_000,
-        max_retry_delete_count=3,
-        max_lease_age_ms=0,
-        uncommitted_grace_ms=120_000,
+        parallelism=8, reconsume_later_ms=60_000, max_retry_delete_count=3, max_lease_age_ms=0
     )
 
 
 def test_deletion_settings_that_are_not_given_are_the_defaults() -> None:
     assert parse().deletion == DeletionSettings()
     assert parse(extra={"storage_uri": "file:///d", "reconsume_later": ""}).deletion == DeletionSettings()
-    assert parse().open_tiered() is None
 
 
-def test_tiered_store_without_options_of_its_own_is_opened_with_those_of_primary_storage() -> None:
+def test_connection_opens_its_two_stores_its_cluster_and_its_deletion_settings(
+    connection: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Open no tiered store where the connection names none."""
+    with SegmentsHook().get_conn() as store:
+        assert (store.tiered, store.paths.cluster, store.deletion) == (None, "airflow_tests", DeletionSettings())
+        assert store.storage.uri == connection["extra"]["storage_uri"]
+    cold = (tmp_path / "cold").as_uri()
+    connection["extra"] |= {"tiered_storage_uri": cold, "deletion_parallelism": 3}
+    monkeypatch.setenv("AIRFLOW_CONN_SEGMENTS_DEFAULT", json.dumps(connection))
+    with SegmentsHook().get_conn() as store:
+        assert store.tiered is not None
+        assert (store.tiered.uri, store.deletion.parallelism) == (cold, 3)
+
+
+def test_tiered_store_without_options_of_its_own_is_opened_with_those_of_primary_storage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Take either the options of its own or those of primary storage, never some of each."""
+    opened: dict[str, dict[str, str]] = {}
+    monkeypatch.setattr(
+        "airflow_provider_segments.core.storage.open_store", lambda uri, **how: opened.update({uri: how})
+    )
+    monkeypatch.setattr("airflow_provider_segments.core.table.SegmentStore.connect", lambda **_: None)
     extra = {"storage_uri": "s3://warm", "endpoint_url": "http://s3.test", "tiered_storage_uri": "s3://cold"}
     shared = parse(extra=extra)
     assert shared.tiered_options == {}
     assert shared.environment()["SEGMENTS_TIERED_URI"] == "s3://cold"
-    opened = shared.open_tiered()
-    assert opened is not None
-    assert opened.uri == "s3://cold"
+    shared.connect()
+    assert opened == {"s3://warm": {"endpoint_url": "http://s3.test"}, "s3://cold": {"endpoint_url": "http://s3.test"}}
+    parse(extra=extra | {"tiered_region": "eu-north-1"}).connect()
+    assert opened["s3://cold"] == {"region": "eu-north-1"}
+
+
+def test_connections_share_a_fingerprint_if_they_open_the_same_store_with_the_same_credentials() -> None:
+    """Tell apart what must not share a session, whatever the connections are called, and show no secret."""
+    same = SegmentsConnection.parse(
+        Connection(conn_id="another", conn_type="segments", host="zk", extra=json.dumps(FULL))
+    )
+    prints = {parse(extra=FULL).fingerprint, same.fingerprint}
+    assert len(prints) == 1
+    others = [
+        parse("zk2", FULL),
+        parse(extra=FULL, login="user", password="ZP-0e15"),
+        parse(extra=FULL, login="user", password="ZP-0e16"),
+        *(parse(extra=FULL | {key: f"{FULL[key]}x"}) for key in ("cluster", "storage_uri", "s3_secret_key", "tls_ca")),
+        parse(extra=FULL | {"tls_verify": True}),
+    ]
+    prints |= {one.fingerprint for one in others}
+    assert len(prints) == 1 + len(others)
+    assert not [secret for one in others for secret in one.secrets if secret in "".join(prints)]
 
 
 def test_secrets_travel_in_the_environment_and_show_nowhere_else() -> None:

@@ -19,8 +19,8 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_provider_segments.core.locking import Denied, Granted, Lock, LockRequest, LockType, granted_lock
 from airflow_provider_segments.core.model.interval import Interval, parse_time
+from airflow_provider_segments.core.model.segment import SegmentState
 from airflow_provider_segments.core.table import SegmentStore, Table
-from airflow_provider_segments.core.timeline import SegmentState
 from airflow_provider_segments.exceptions import LockDeniedError, LockLostError, LockRevokedError
 from airflow_provider_segments.operators.build import BuildSegmentsOperator
 from airflow_provider_segments.operators.compact import CompactSegmentsOperator
@@ -34,9 +34,8 @@ from airflow_provider_segments.operators.replace import EndReplaceSegmentsOperat
 from airflow_provider_segments.operators.unfinished import RevertUnfinishedOperator, revert_unfinished_pushes
 from airflow_provider_segments.sensors.locks import SegmentLockSensor
 from airflow_provider_segments.task_groups.replace import replace_segments
-from airflow_provider_segments.triggers.base import SegmentsTrigger
 from airflow_provider_segments.triggers.locks import LockGrantTrigger, SegmentLockTrigger
-from tests.airflow.helpers import RunDag, context, make_table, stage_rows, states
+from tests.airflow.helpers import RunDag, context, fired, make_table, stage_rows, states
 from tests.airflow.test_dags import dags
 from tests.airflow.test_task_group import mark_run_failed
 
@@ -222,7 +221,7 @@ def test_task_that_fails_with_its_lock_releases_it(table: Table) -> None:
     assert not table.locks.locks()
 
 
-@pytest.mark.parametrize("bad", [{"lock_type": "KILL"}, {"lock_type": "exclusive"}, {"start": END}, {"lease": "soon"}])
+@pytest.mark.parametrize("bad", [{"lock_type": "exclusive"}, {"lock_type": ""}, {"start": END}, {"lease": "soon"}])
 def test_request_that_makes_no_sense_is_refused(table: Table, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"lock_type|interval start|period"):
         acquire(table, **bad).execute(attempt())
@@ -259,22 +258,6 @@ def test_no_locks_are_no_locks() -> None:
 
 
 # --- waiting in the triggerer
-
-
-async def fired(waiting: SegmentsTrigger, do: Callable[[], Any] | None = None) -> dict[str, Any]:
-    """The trigger's event, when ``do`` happens while it waits."""
-
-    async def first() -> dict[str, Any]:
-        async for event in waiting.run():
-            return dict(event.payload)
-        raise AssertionError("the trigger ended without an event")
-
-    waiter = asyncio.ensure_future(first())
-    if do is not None:
-        await asyncio.sleep(0.5)
-        assert not waiter.done()
-        await asyncio.to_thread(do)
-    return await asyncio.wait_for(waiter, 25)
 
 
 def deferred(operator: Any, given: Any) -> TaskDeferred:
@@ -623,7 +606,7 @@ def test_run_that_timed_out_has_its_locks_released(table: Table, monkeypatch: py
     assert not table.locks.locks()
 
 
-def test_append_dag_appends_and_its_segments_get_places_in_the_timeline(
+def test_append_dag_appends_and_its_segments_get_versions_and_ids(
     run_dag: RunDag, store: SegmentStore, table_name: str, tmp_path: Path
 ) -> None:
     """The DAG as it comes, with real Spark; the second run adds to the first, and no lock stays behind."""
@@ -634,35 +617,45 @@ def test_append_dag_appends_and_its_segments_get_places_in_the_timeline(
         assert run.state == "success", states(run)
     table = store.table(table_name)
     assert (table.snapshot().rows, len(table.snapshot())) == (6, 4)
-    assert {one.state for one in table.standings()} == {SegmentState.VISIBLE}
-    places = [(one.segment.interval.start_ms, one.segment.partition) for one in table.standings()]
-    assert sorted(partition for _, partition in places) == [0, 0, 1, 1]
+    found = table.segment_states()
+    assert {one.state for one in found} == {SegmentState.VISIBLE}
+    assert [(one.segment.chunk, one.segment.partition) for one in found] == [
+        (chunk, number) for chunk in ("2013-01", "2013-02") for number in (0, 1)
+    ]
+    first, second = ({one.segment.version for one in found if one.segment.partition == number} for number in (0, 1))
+    assert max(first) < min(second), "each run has locks of its own"
     assert not active(table)
 
 
-def test_append_dag_under_a_lock_gives_its_segments_the_locks_version(
-    run_dag: RunDag, store: SegmentStore, table_name: str, tmp_path: Path
+@pytest.mark.parametrize(("lock_type", "visible"), [("APPEND", 2), ("EXCLUSIVE", 1)], ids=["append", "exclusive"])
+def test_push_under_a_lock_brings_its_version_and_overwrites_if_the_lock_is_exclusive(
+    run_dag: RunDag, store: SegmentStore, table_name: str, tmp_path: Path, lock_type: str, visible: int
 ) -> None:
+    """Hide what was in the locked time only if nobody else could append there meanwhile."""
     path = tmp_path / "january.csv"
     path.write_text("time_hour,carrier\n2013-01-01T05:00:00Z,UA\n")
-    versions: list[str] = []
+    versions: list[int] = []
     config = {
         "segmentsConfig": {"timeColumnName": "time_hour"},
         "ingestionConfig": {"batchIngestionConfig": {"segmentIngestionType": "APPEND"}},
         "segmentBuildConfig": {"segmentGranularity": "MONTH", "segmentLocking": True},
     }
-    with DAG(f"versioned_{table_name}", schedule=None) as dag:
+    with DAG(f"locking_{table_name}", schedule=None) as dag:
         replace_segments(
             table=table_name,
             config=config,
             input=str(path),
             input_format="csv",
             input_options={"header": "true"},
-            lock={"start": START, "end": END, "lease": "5s"},
+            lock={"start": START, "end": END, "lease": "5s", "lock_type": lock_type},
             build={"pre_execute": lambda _: versions.extend(lock.version for lock in active(store.table(table_name)))},
         )
-    run = run_dag(dag)
-    assert run.state == "success", states(run)
-    [standing] = store.table(table_name).standings()
-    assert [standing.segment.version] == versions
-    assert not store.table(table_name).locks.locks()
+    for _ in range(2):
+        run = run_dag(dag)
+        assert run.state == "success", states(run)
+    table = store.table(table_name)
+    in_order = sorted(table.segment_states(), key=lambda one: one.segment.version)
+    assert [one.segment.version for one in in_order] == versions
+    assert [one.state is SegmentState.VISIBLE for one in in_order] == [visible == 2, True]
+    assert (len(table.snapshot()), table.snapshot().rows) == (visible, visible)
+    assert not table.locks.locks()

@@ -128,7 +128,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, zk_hosts: str) -> Iterator
 
 
 def _ready(url: str, process: subprocess.Popen[bytes], home: Path) -> Airflow:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         assert process.poll() is None, (home / "standalone.log").read_text()[-3000:]
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_segments.cli.main import main
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 
 _NUMBERS = itertools.count()
@@ -84,7 +87,24 @@ def segments(
     return CommandLine(capsys, tmp_path)
 
 
+@pytest.fixture
+def store(segments: CommandLine) -> Iterator[SegmentStore]:
+    """The store behind the command line."""
+    hosts, cluster, storage = (os.environ[f"SEGMENTS_{name}"] for name in ("ZOOKEEPER", "CLUSTER", "STORAGE"))
+    with SegmentStore.connect(hosts, cluster, storage) as opened:
+        yield opened
+
+
 DAILY = {"segmentsConfig": {"timeColumnName": "at"}, "segmentBuildConfig": {"segmentGranularity": "DAY"}}
+
+
+def said_to(terminal: int) -> bytes:
+    """All that was written to a terminal whose other end is closed; one read may find only the first lines."""
+    said = b""
+    with contextlib.suppress(OSError), open(terminal, "rb", buffering=0) as leader:
+        while block := leader.read(10_000):
+            said += block
+    return said
 
 
 def parquet(folder: Path, *days: int, rows: int = 10) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.ledger import (
     DeletionBatch,
     LedgerType,
@@ -18,7 +18,7 @@ from airflow_provider_segments.core.model.ledger import (
     PendingDeleteLedgerInfo,
 )
 from airflow_provider_segments.core.table import SegmentStore
-from tests.cli.conftest import DAILY, CommandLine
+from tests.cli.conftest import DAILY, CommandLine, said_to
 
 ENTRY = "00000000-0000-4000-8000-000000000001"
 
@@ -175,8 +175,7 @@ def test_drain_shows_its_progress_on_a_terminal_and_wipes_it(segments: CommandLi
     command = [sys.executable, "-m", "airflow_provider_segments.cli.main", "drain"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=other_end, text=True, check=True)
     os.close(other_end)
-    shown = os.read(terminal, 10_000).decode()
-    os.close(terminal)
+    shown = said_to(terminal).decode()
     assert "\r\x1b[K2 messages, 2 objects deleted, 1.6 KiB" in shown
     assert shown.endswith("\r\x1b[K")
     assert done.stdout.startswith("deleted 2 objects")

@@ -18,7 +18,7 @@ from airflow_provider_segments.cli.output import Cell, Output, age, size
 from airflow_provider_segments.cli.run import exit_code
 from airflow_provider_segments.dev.zookeeper import free_port
 from airflow_provider_segments.exceptions import OutcomeUnknownError
-from tests.cli.conftest import DAILY, CommandLine
+from tests.cli.conftest import DAILY, CommandLine, said_to
 
 COMMAND = [sys.executable, "-m", "airflow_provider_segments.cli.main"]
 
@@ -126,8 +126,7 @@ def test_colours_are_for_terminals(no_color: str, coloured: bool) -> None:
     with open(follower, "w") as terminal:
         out = Output(as_json=False, stream=terminal, environ={"TERM": "xterm", "NO_COLOR": no_color})
         out.table(["STATE"], [[Cell("REVERTED", "red")]])
-    assert (b"\x1b[31mREVERTED\x1b[0m" in os.read(leader, 1000)) is coloured
-    os.close(leader)
+    assert (b"\x1b[31mREVERTED\x1b[0m" in said_to(leader)) is coloured
     plain = io.StringIO()
     Output(as_json=False, stream=plain, environ={"TERM": "xterm"}).table(["STATE"], [[Cell("REVERTED", "red")]])
     assert plain.getvalue() == "STATE\nREVERTED\n"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
 import pytest
 
 from airflow_provider_segments.core.locking import Lock, LockBox, LockGranularity, LockRequest, LockType, granted_lock
-from airflow_provider_segments.core.model.interval import parse_chunk
+from airflow_provider_segments.core.model.interval import format_ms, parse_chunk
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import LockRevokedError
 from tests.cli.conftest import DAILY, CommandLine
@@ -18,12 +15,10 @@ GROUP = "segments_compaction/scheduled__2026-11-21T10:00:00+00:00"
 
 
 @pytest.fixture
-def box(segments: CommandLine) -> Iterator[LockBox]:
+def box(segments: CommandLine, store: SegmentStore) -> LockBox:
     """The lock box of table ``t``, as the tasks see it."""
     segments.make_table(**DAILY)
-    hosts, cluster, storage = (os.environ[f"SEGMENTS_{name}"] for name in ("ZOOKEEPER", "CLUSTER", "STORAGE"))
-    with SegmentStore.connect(hosts, cluster, storage) as opened:
-        yield opened.table("t").locks
+    return store.table("t").locks
 
 
 def lock(box: LockBox, task: str = "compact", *partitions: int, **other: object) -> Lock:
@@ -40,7 +35,7 @@ def test_a_list_says_who_holds_what_since_when_and_for_how_long(segments: Comman
     head, first, second = segments.ok("locks", "list", "t").out.splitlines()
     assert head.split() == ["LOCK", "TYPE", "ON", "INTERVAL", "PRIORITY", "AGE", "LEASE", "VERSION", "HELD", "BY"]
     assert first.startswith(f"{held.lock_id[:8]}  EXCLUSIVE  segments 0-2, 7  2013-01-31/2013-02-01  25")
-    assert first.endswith(f"1970-01-01T00:00:00.000Z  compact of {GROUP}")
+    assert first.endswith(f"  {format_ms(held.version)}  compact of {GROUP}")
     assert "4m left" in first
     assert second.split()[1:4] == ["APPEND", "time", "chunk"]
     one, two = segments.json("locks", "list", "t")

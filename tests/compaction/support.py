@@ -35,6 +35,7 @@ from airflow_provider_segments.core.model.ledger import owner_metadata
 from airflow_provider_segments.core.model.names import entry_tag
 from airflow_provider_segments.core.model.segment import Segment, SegmentRecord, StagedSegment
 from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.replacement.start import StartedEntry
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.zookeeper import ZooKeeperSettings
@@ -58,7 +59,6 @@ def table_config(
     name: str = "t",
     granularity: str = "DAY",
     target_rows: int = 1000,
-    locking: bool | str = True,
     **segments: str,
 ) -> TableConfig:
     """A table whose segments have a place in the timeline."""
@@ -67,7 +67,7 @@ def table_config(
             "tableName": name,
             "segmentsConfig": {"timeColumnName": "at", **segments},
             "segmentBuildConfig": {
-                "segmentLocking": locking,
+                "segmentLocking": True,
                 "timeFormat": "EPOCH_MILLIS",
                 "segmentGranularity": granularity,
                 "targetRowsPerSegment": target_rows,
@@ -111,8 +111,8 @@ class InProcess(compact._Run):
 
     __slots__ = ()
 
-    def _merge(self, group: Any, ticket: StageTicket) -> Merged:
-        return merge(self._job(group, ticket), 0)
+    def _merge(self, group: Any, started: StartedEntry, ticket: StageTicket) -> Merged:
+        return merge(self._job(group, started, ticket), 0)
 
 
 def settings_of(table: Table, **changes: Any) -> CompactionSettings:
@@ -134,7 +134,8 @@ def compact_once(
     with table.snapshot(owner=identity) as taken:
         locks = table.locks.locks()
         others = in_the_way(locks, identity, table.store.clock.now_ms())
-        plan = make_plan(taken.segments, settings, locked=others)
+        assert taken.lineage is not None
+        plan = make_plan(taken.segments, settings, locked=others, overwrites=taken.lineage.unsettled_overwrites)
         wanted, held = compact.replace_config(config, settings), compact.held_by(locks, identity)
         at_work = run(None, table, wanted, settings, identity, 1 << 30, None, held)  # type: ignore[arg-type]
         outcomes = [compact._planned(group) for group in plan.groups]
@@ -312,10 +313,10 @@ def keep_compacting(store: SegmentStore, board: Board, worker: int, name: str, c
     class Watched(InProcess):
         __slots__ = ()
 
-        def _merge(self, group: Any, ticket: StageTicket) -> Merged:
+        def _merge(self, group: Any, started: StartedEntry, ticket: StageTicket) -> Merged:
             before = board.appended
             with board.at_compaction():
-                merged = super()._merge(group, ticket)
+                merged = super()._merge(group, started, ticket)
             found.late_rows.append(board.appended - before)
             board.add(board.late, found.late_rows[-1] > 0)
             return merged
@@ -325,7 +326,7 @@ def keep_compacting(store: SegmentStore, board: Board, worker: int, name: str, c
             return found
         outcomes = compact_once(table, f"compactor {worker}/{number}", settings, Watched)
         found.outcomes += outcomes
-        published = sum(1 for one in outcomes if not one.error and not one.denied)
+        published = sum(1 for one in outcomes if not one.error and not one.left_alone)
         board.add(board.published, published)
         if not published:
             board.stop.wait(0.02)
@@ -426,7 +427,7 @@ def warm_up(store: SegmentStore) -> None:
 def ahead(store: SegmentStore, milliseconds: int) -> SegmentStore:
     """The same store on a clock that is that far ahead."""
     now = store.clock.now_ms
-    return store.like(clock=replace(store.clock, now_ms=lambda: now() + milliseconds))
+    return store.replace(clock=replace(store.clock, now_ms=lambda: now() + milliseconds))
 
 
 def settle(store: SegmentStore, name: str, **how: Any) -> int:

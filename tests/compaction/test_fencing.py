@@ -21,11 +21,10 @@ import pytest
 from airflow_provider_segments.core.compaction import locks as compaction_locks
 from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.locking import Granted, Lock, LockRequest, Priority, granted_lock
-from airflow_provider_segments.core.locking.types import DEFAULT_LEASE_MS
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.registry import registry
-from airflow_provider_segments.core.replacement.context import Context
+from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import LockDeniedError, LockLostError, LockRevokedError
 from airflow_provider_segments.spark import compact
@@ -36,7 +35,6 @@ from tests.compaction.support import (
     ROWS,
     HookedSession,
     InProcess,
-    ahead,
     append,
     compact_once,
     rows_in,
@@ -121,7 +119,7 @@ class Compaction(Push):
 
     def act(self, table: Table) -> None:
         outcomes = self.run(table)
-        if not outcomes or outcomes[0].error or outcomes[0].denied:
+        if not outcomes or outcomes[0].error or outcomes[0].left_alone:
             raise FailedCompaction(outcomes)
 
     def run(self, table: Table) -> list[CompactedGroup]:
@@ -205,7 +203,7 @@ def test_without_its_fence_a_push_publishes_without_its_lock(
     store: SegmentStore, zk_hosts: str, kind: Callable[[SegmentStore, str], Push], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The revert test of the fence: the sweep above would see it."""
-    monkeypatch.setattr(Context, "fence", lambda self, guard: [])
+    monkeypatch.setattr(TableContext, "fence", lambda self, guard: [])
     violations = 0
     for at in range(1, MOST_WRITES):
         push = kind(store, f"t{at}")
@@ -231,8 +229,8 @@ def two_locks(table: Table) -> list[HeldLock]:
     requests = [
         LockRequest(group="g", task="task", interval=Interval(DAY.start_ms + at, DAY.end_ms + at)) for at in (0, DAY_MS)
     ]
-    results = table.locks.acquire_all(requests)
-    return [HeldLock(granted_lock(table.name, one).lock_id, "g", "task") for one in results]
+    locks = [granted_lock(table.name, table.locks.acquire(request)) for request in requests]
+    return [HeldLock(lock.lock_id, "g", "task") for lock in locks]
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -341,8 +339,8 @@ def take_after_lease(table: Table, limit_s: float = 30.0) -> tuple[Lock, float]:
 
 
 def holds_inputs(table: Table) -> bool:
-    """Whether the compaction holds its lock; a stage's own lock of new ids has the longer lease of every push."""
-    return any(lock.active and not lock.new_ids and lock.group == "compactor" for lock in table.locks.locks())
+    """Whether the compaction holds its lock."""
+    return any(lock.active and lock.group == "compactor" for lock in table.locks.locks())
 
 
 def sweep_stops(store: SegmentStore, hosts: str, kind: Callable[[SegmentStore, str], Push], whens: list[str]) -> int:
@@ -378,14 +376,12 @@ def stopped_past_its_lease(push: Push, child: Child, where: str) -> bool:
 
 
 def steal_or_wait(table: Table) -> None:
-    """Take the time chunk once the compaction's lease is over. The lock on new ids that a stage takes has the lease of
-    every push, minutes; it is taken on a clock that is so far ahead."""
-    until = time.monotonic() + 10
-    while [one for one in table.locks.locks() if one.active and not one.new_ids and not one.abandoned(wall_ms())]:
+    """Take the time chunk once the compaction's lease is over."""
+    until = time.monotonic() + 30
+    while [one for one in table.locks.locks() if one.active and not one.abandoned(wall_ms())]:
         assert time.monotonic() < until, "the lease never ends"
         time.sleep(0.02)
-    later = ahead(table.store, DEFAULT_LEASE_MS).table(table.name)
-    take_after_lease(later, 1.0)
+    take_after_lease(table)
 
 
 def test_a_compaction_stopped_past_its_lease_whose_lock_was_taken_cannot_publish_and_says_who_took_it(
@@ -459,15 +455,12 @@ def test_a_compaction_killed_with_its_locks_leaves_nothing_locked_for_longer_tha
         with compacting_child(push, zk_hosts, at, "before", signal.SIGKILL) as child:
             child.wait()
         done = push.published()
-        stage_only = [lock for lock in push.table.locks.locks() if lock.new_ids]
         lasts = max((lock.lease_until_ms for lock in push.table.locks.locks()), default=0) - wall_ms()
-        assert lasts <= (DEFAULT_LEASE_MS if stage_only else LEASE_MS)
-        if not stage_only:
-            waits.append(take_after_lease(push.table)[1])
-            give_back(push.table)
-        if not done:  # the next run, after the leases, finds everything as if nothing had been
-            later = ahead(store, DEFAULT_LEASE_MS).table(push.table.name)
-            push.act(later)
+        assert lasts <= LEASE_MS
+        waits.append(take_after_lease(push.table)[1])
+        give_back(push.table)
+        if not done:  # the next run finds everything as if nothing had been
+            push.act(push.table)
         assert rows_in(push.table) == push.rows
     print(f"{kind.__name__}: free after {max(waits):.2f} s at most of {len(waits)}, lease {LEASE_MS / 1000} s")
     assert waits
@@ -484,7 +477,7 @@ def test_a_renewal_that_lands_late_does_not_bring_a_taken_lock_back(
     class Slow(InProcess):
         __slots__ = ()
 
-        def _merge(self, group: Any, ticket: Any) -> Any:
+        def _merge(self, group: Any, started: Any, ticket: Any) -> Any:
             until = time.monotonic() + 3 * LEASE_MS / 1000
             while time.monotonic() < until:
                 waited.append(holds_inputs(self.table))
@@ -494,7 +487,7 @@ def test_a_renewal_that_lands_late_does_not_bring_a_taken_lock_back(
             steal(push.table)
             give_back(push.table)
             time.sleep(LEASE_MS / 1000)  # time for a renewal
-            return super()._merge(group, ticket)
+            return super()._merge(group, started, ticket)
 
     [outcome] = compact_once(push.table, "compactor", run=Slow)
     assert all(waited)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_segments.core.compaction.plan import make_plan
 from airflow_provider_segments.core.compaction.settings import CompactionSettings, Policy
+from airflow_provider_segments.core.lineage.entries import Overwrite
 from airflow_provider_segments.core.model.interval import Granularity, Interval, parse_chunk
 from airflow_provider_segments.core.model.segment import Segment
 from airflow_provider_segments.exceptions import InvalidConfigError
@@ -105,19 +106,18 @@ def test_a_coarser_granularity_gathers_chunks_and_a_finer_one_leaves_them_whole(
     assert [group.chunk for group in make_plan(weeks, settings(granularity=Granularity.MONTH)).groups] == ["2013-W05"]
 
 
-def test_a_chunk_of_which_a_newer_version_hides_a_part_is_taken_whole_or_left_alone() -> None:
-    hour = parse_chunk("2013-01-01T05")
-    rest = Interval(hour.end_ms, parse_chunk("2013-01-01").end_ms)
-    day = msgspec.structs.replace(segment("day", 100, done=True), visible_in=(rest,))
-    over = segment("hour", 100, "2013-01-01T05", done=True)
-    assert planned(day) == [["day"]]
-    assert planned(day, over) == [["day", "hour"]]
-    kept = make_plan([day, over], settings(granularity=Granularity.HOUR))
-    assert not kept.groups
-    assert {one.chunk: one.reason for one in kept.skipped} == {
-        "2013-01-01": "partly hidden by newer segments of a chunk that is not compacted with it",
-        "2013-01-01T05": "as the settings want it",
-    }
+def test_what_lies_beneath_an_overwrite_waits_until_that_cannot_be_rolled_back_and_is_rewritten_then() -> None:
+    hour, day = parse_chunk("2013-01-01T05"), parse_chunk("2013-01-01")
+    cut = msgspec.structs.replace(segment("day", 100, done=True), visible_in=(Interval(hour.end_ms, day.end_ms),))
+    over = msgspec.structs.replace(segment("hour", 100, "2013-01-01T05", done=True), version=9)
+    for granularity in (Granularity.DAY, Granularity.HOUR):
+        overwrite = Overwrite("o", hour.start_ms, hour.end_ms, 9)
+        waits = make_plan([cut, over], settings(granularity=granularity), overwrites=[overwrite])
+        assert [one.name for group in waits.groups for one in group.segments if one.name == "day"] == []
+        assert "beneath an overwrite that can still be rolled back" in {one.reason for one in waits.skipped}
+    assert planned(cut) == [["day"]]
+    assert planned(cut, over) == [["day", "hour"]]
+    assert planned(cut, over, granularity=Granularity.HOUR) == [["day"]]
 
 
 def test_rows_of_one_key_may_be_anywhere_so_joining_them_takes_the_whole_chunk() -> None:

@@ -26,7 +26,6 @@ from tests.compaction.support import (
     HookedSession,
     InProcess,
     Read,
-    ahead,
     append,
     compact_once,
     keep_appending,
@@ -92,12 +91,12 @@ def report(
             f"  {what}: {len(some):,}, median {in_ms(some, 0.5):.0f} ms, 99 % {in_ms(some, 0.99):.0f} ms, "
             f"longest {in_ms(some, 1):.0f} ms"
         )
-    done = [one for one in outcomes if not one.error and not one.denied]
+    done = [one for one in outcomes if not one.error and not one.left_alone]
     inputs, outputs = sum(one.inputs for one in done), sum(one.outputs for one in done)
     print(
         f"compactions published: {len(done):,} ({inputs:,} segments into {outputs:,}), "
         f"{sum(1 for rows in late if rows)} with appends of late data while they merged ({sum(late):,} rows); "
-        f"left to another: {sum(1 for one in outcomes if one.denied or one.error) - len(started_over(outcomes))}; "
+        f"left to another: {sum(1 for one in outcomes if one.left_alone or one.error) - len(started_over(outcomes))}; "
         f"started over: {len(started_over(outcomes))}"
     )
     print(
@@ -127,11 +126,10 @@ def storm(
     together: float,
     clean: bool = False,
     readers: int = 2,
-    locking: bool | str = True,
 ) -> Table:
     """Appends, readers, then compactions beside them. Returns the table once all have stopped."""
     warm_up(store)
-    table = versioned_table(store, locking=locking, **({"replacedSegmentsRetentionPeriod": "0s"} if clean else {}))
+    table = versioned_table(store, **({"replacedSegmentsRetentionPeriod": "0s"} if clean else {}))
     board = Board(WRITERS)
     with Crew(hosts, store) as crew:
         for writer in range(WRITERS):
@@ -162,16 +160,13 @@ def storm(
     for worker in range(3):  # what is left over, so that something was surely compacted after the last append
         check_outcomes(compact_once(table, f"last/{worker}"))
     assert rows_in(table) == expected(board)
-    settle(store, table.name, locking=locking)
+    settle(store, table.name)
     assert rows_in(table) == expected(board)
     return table
 
 
-@pytest.mark.parametrize("locking", [True, "concurrent"])
-def test_appends_and_compactions_of_the_same_chunks_go_on_side_by_side(
-    store: SegmentStore, zk_hosts: str, locking: bool | str
-) -> None:
-    storm(store, zk_hosts, alone=0.5, together=3, locking=locking)
+def test_appends_and_compactions_of_the_same_chunks_go_on_side_by_side(store: SegmentStore, zk_hosts: str) -> None:
+    storm(store, zk_hosts, alone=0.5, together=3)
 
 
 @pytest.mark.slow
@@ -180,12 +175,11 @@ def test_one_minute_of_appends_and_compactions_of_the_same_chunks(store: Segment
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("locking", [True, "concurrent"])
 def test_half_a_minute_of_appends_and_compactions_while_what_was_replaced_is_deleted(
-    store: SegmentStore, zk_hosts: str, locking: bool | str
+    store: SegmentStore, zk_hosts: str
 ) -> None:
     """Readers read every file, and none is deleted under their lease."""
-    storm(store, zk_hosts, alone=5, together=30, clean=True, locking=locking)
+    storm(store, zk_hosts, alone=5, together=30, clean=True)
 
 
 # --- another granularity
@@ -194,9 +188,9 @@ def test_half_a_minute_of_appends_and_compactions_while_what_was_replaced_is_del
 class Rounds:
     """Hours that are to become one day, again and again, each time with an append at another moment."""
 
-    def __init__(self, store: SegmentStore, number: int, locking: bool | str = True) -> None:
+    def __init__(self, store: SegmentStore, number: int) -> None:
         self.store = store
-        self.table = versioned_table(store, f"t{number}", granularity="HOUR", locking=locking)
+        self.table = versioned_table(store, f"t{number}", granularity="HOUR")
         for hour in range(3):
             append(self.table, range(hour * ROWS, (hour + 1) * ROWS), JANUARY_1 + hour * HOUR_MS)
         self.rows = list(range(3 * ROWS))
@@ -211,45 +205,39 @@ class Rounds:
         found = compact_once(table, identity, settings_of(table, granularity="DAY"))
         return found[0] if found else None
 
-    def versions(self) -> set[tuple[str, bool]]:
-        """Time chunks that readers see, and whether in their first version."""
-        return {(one.chunk, one.version.startswith("1970")) for one in self.table.snapshot().segments}
+    def chunks(self) -> list[str]:
+        """Time chunks of the segments that readers see."""
+        return sorted(segment.chunk for segment in self.table.snapshot().segments)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_append_at_any_moment_of_a_change_of_granularity_is_seen_once(
-    store: SegmentStore, zk_hosts: str, when: str, caplog: pytest.LogCaptureFixture
+def test_an_append_at_any_moment_of_a_change_of_granularity_stops_nobody(
+    store: SegmentStore, zk_hosts: str, when: str
 ) -> None:
-    """Either it revokes the compaction's lock, and that fails by name and changes nothing; or the compaction had
-    published, and the append lands in the day's new version. Never both, never neither."""
-    caplog.set_level("CRITICAL", "airflow_provider_segments.spark.compact")
-    published = revoked = joined = 0
+    """The compaction is always published, and the append stays beside the day until the next compaction takes it in.
+    Reverting the compaction brings the hours back, the append among them."""
     for at in range(1, 60):
         case = Rounds(store, at)
         with HookedSession.connect(session_settings(zk_hosts)) as session:
             session.hook(at, when, case.late)
             outcome = case.to_days(on_session(store, session).table(case.table.name))
-        assert outcome is not None
+        assert outcome is not None and not outcome.error and not outcome.left_alone
+        check_nothing_locked(case.table)
         if not case.seen:
-            print(f"append {when} each of {at - 1} writes: {published} published, {revoked} revoked, {joined} joined")
-            assert published and revoked and joined
+            assert at > 8
+            print(f"append {when} each of {at - 1} writes: every compaction published")
             return
         assert case.seen == list(range(4 * ROWS)) == rows_in(case.table)
-        if outcome.error:
-            assert "LockRevokedError" in outcome.error and "entry/" in outcome.error, outcome.error
-            assert case.versions() == {(f"2013-01-01T0{hour}", True) for hour in range(3)}
-            revoked += 1
+        assert case.chunks() == ["2013-01-01", "2013-01-01T01"]
+        if at % 2:
+            case.table.revert(outcome.entry_id)
+            assert case.chunks() == [f"2013-01-01T0{hour}" for hour in (0, 1, 1, 2)]
         else:
-            assert case.versions() == {("2013-01-01", False)}
-            published += 1
-            joined += len(case.table.snapshot()) > 1
+            check_outcomes([one for one in [case.to_days(case.table, "again")] if one])
+            assert case.chunks() == ["2013-01-01"]
         assert rows_in(case.table) == list(range(4 * ROWS))
-        check_nothing_locked(case.table)
-        check_outcomes([one for one in [case.to_days(case.table, "again")] if one])
-        assert case.versions() == {("2013-01-01", False)}
         append(case.table, range(4 * ROWS, 5 * ROWS), JANUARY_1 + 2 * HOUR_MS)
         assert rows_in(case.table) == list(range(5 * ROWS))
-        assert case.versions() == {("2013-01-01", False)}
     raise AssertionError("the compaction never ran out of writes")
 
 
@@ -259,9 +247,9 @@ def check_nothing_locked(table: Table) -> None:
     assert not held, f"everybody is done, and {len(held)} locks are held: {held[0]}"
 
 
-def test_an_append_into_a_coarser_chunk_leaves_no_lock_behind(store: SegmentStore) -> None:
-    """It looks first where its own chunk would be; a lock that is left there is in the way of every compaction of that
-    time until its lease is over, and a thousand of them fill the lock box."""
+def test_an_append_beside_a_coarser_segment_leaves_no_lock_behind(store: SegmentStore) -> None:
+    """A lock that is left there is in the way of overwrites of that time until its lease is over, and a thousand of
+    them fill the lock box."""
     case = Rounds(store, 1)
     outcome = case.to_days(case.table)
     assert outcome is not None and not outcome.error
@@ -269,8 +257,8 @@ def test_an_append_into_a_coarser_chunk_leaves_no_lock_behind(store: SegmentStor
     check_nothing_locked(case.table)
 
 
-def test_an_append_into_a_coarser_chunk_does_not_make_a_compaction_of_it_start_over(store: SegmentStore) -> None:
-    """Late data of an hour of a day that is compacted as a day: segment locks on the day, new ids in the day."""
+def test_an_append_of_an_hour_does_not_make_a_compaction_of_its_day_start_over(store: SegmentStore) -> None:
+    """Late data of an hour of a day that is compacted as a day, before and during the compaction."""
     case = Rounds(store, 1)
     case.to_days(case.table)
     append(case.table, range(100, 100 + ROWS), JANUARY_1)
@@ -278,92 +266,19 @@ def test_an_append_into_a_coarser_chunk_does_not_make_a_compaction_of_it_start_o
     class Late(InProcess):
         __slots__ = ()
 
-        def _merge(self, group: Any, ticket: Any) -> Any:
+        def _merge(self, group: Any, started: Any, ticket: Any) -> Any:
             append(case.table, range(200, 200 + ROWS), JANUARY_1)
-            return super()._merge(group, ticket)
+            return super()._merge(group, started, ticket)
 
-    later = ahead(store, 600_000).table(case.table.name)  # whatever an append has left locked is free by now
-    [outcome] = compact_once(later, "late", settings_of(later, granularity="DAY"), run=Late)
-    assert outcome.error == "" and not outcome.denied
+    [outcome] = compact_once(case.table, "late", settings_of(case.table, granularity="DAY"), run=Late)
+    assert outcome.error == "" and not outcome.left_alone
     assert rows_in(case.table) == [*case.rows, *range(100, 100 + ROWS), *range(200, 200 + ROWS)]
 
 
 def granularity_storm(store: SegmentStore, hosts: str, seconds: float, days: int) -> None:
-    """Appends to hours while another process turns days of them into days."""
+    """Appends to hours while another process turns days of them into days: nobody waits, is denied or starts over."""
     warm_up(store)
     table = versioned_table(store, granularity="HOUR")
-    board = Board(2)
-    joined: set[str] = set()
-
-    def has_joined() -> bool:
-        """Whether an append has landed in a new version; the next compaction may take it in at once."""
-        segments = table.snapshot().segments
-        joined.update(one.name for one in segments if len(one.chunk) == len("2013-01-01") and not one.fingerprint)
-        return bool(joined)
-
-    with Crew(hosts, store) as crew, Crew(hosts, store) as watching:
-        for writer in range(2):
-            crew.start(keep_appending, board, writer, table.name, HOURS[: days * 3], 0.02)
-        crew.start(keep_compacting, board, 0, table.name, {"granularity": "DAY"})
-        watching.start(keep_reading, board, table.name)
-        board.start_compacting.set()
-        took = let_work(crew, seconds, lambda: board.published.value >= 3 and has_joined())
-        board.stop.set()
-        *appends, compaction = crew.join()
-        board.readers_stop.set()
-        reads = watching.join()
-    report(took, 0.0, appends, [compaction], reads)
-    errors = started_over(compaction.outcomes)
-    revoked = [error for error in errors if "LockRevokedError" in error and " entry/" in error]
-    print(f"granularity changed beside appends: {board.published.value} published, {len(revoked)} revoked by appends")
-    assert errors == revoked
-    print(f"first appends in a new version: {sorted(joined)}")
-    assert rows_in(table) == expected(board)
-    settle(store, table.name, granularity="HOUR")
-    assert rows_in(table) == expected(board)
-    check_nothing_locked(table)
-
-
-def test_appends_to_hours_go_on_while_they_become_days(store: SegmentStore, zk_hosts: str) -> None:
-    granularity_storm(store, zk_hosts, 2, days=6)
-
-
-@pytest.mark.slow
-def test_half_a_minute_of_appends_to_hours_while_they_become_days(store: SegmentStore, zk_hosts: str) -> None:
-    granularity_storm(store, zk_hosts, 30, days=16)
-
-
-# --- with APPEND and REPLACE locks
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_with_concurrent_locks_an_append_at_any_moment_of_a_change_of_granularity_stops_nobody(
-    store: SegmentStore, zk_hosts: str, when: str
-) -> None:
-    """The compaction is always published, with the append in the day's new version beside it."""
-    for at in range(1, 60):
-        case = Rounds(store, at, locking="concurrent")
-        with HookedSession.connect(session_settings(zk_hosts)) as session:
-            session.hook(at, when, case.late)
-            outcome = case.to_days(on_session(store, session).table(case.table.name))
-        assert outcome is not None and not outcome.error and not outcome.denied
-        assert rows_in(case.table) == (list(range(4 * ROWS)) if case.seen else case.rows)
-        assert not case.seen or case.seen == list(range(4 * ROWS))
-        assert case.versions() == {("2013-01-01", False)}
-        check_nothing_locked(case.table)
-        if not case.seen:
-            assert at > 10
-            return
-        case.table.revert(outcome.entry_id)
-        assert rows_in(case.table) == list(range(4 * ROWS))
-        assert case.versions() == {(f"2013-01-01T0{hour}", True) for hour in range(3)}
-    raise AssertionError("the compaction never ran out of writes")
-
-
-def concurrent_storm(store: SegmentStore, hosts: str, seconds: float, days: int) -> None:
-    """Appends to hours while another process turns days of them into days, with APPEND and REPLACE locks."""
-    warm_up(store)
-    table = versioned_table(store, granularity="HOUR", locking="concurrent")
     board = Board(2)
     with Crew(hosts, store) as crew, Crew(hosts, store) as watching:
         for writer in range(2):
@@ -378,24 +293,20 @@ def concurrent_storm(store: SegmentStore, hosts: str, seconds: float, days: int)
         reads = watching.join()
     report(took, 0.0, appends, [compaction], reads)
     assert not started_over(compaction.outcomes), "nobody is revoked"
-    assert not any(one.denied for one in compaction.outcomes), "nobody is denied"
+    assert not any(one.left_alone for one in compaction.outcomes), "nobody is denied"
     assert rows_in(table) == expected(board)
-    settle(store, table.name, granularity="HOUR", locking="concurrent")
+    settle(store, table.name, granularity="HOUR")
     assert rows_in(table) == expected(board)
     check_nothing_locked(table)
 
 
-def test_with_concurrent_locks_nobody_is_denied_or_revoked_while_hours_become_days(
-    store: SegmentStore, zk_hosts: str
-) -> None:
-    concurrent_storm(store, zk_hosts, 2, days=6)
+def test_appends_to_hours_go_on_while_they_become_days(store: SegmentStore, zk_hosts: str) -> None:
+    granularity_storm(store, zk_hosts, 2, days=6)
 
 
 @pytest.mark.slow
-def test_half_a_minute_of_appends_to_hours_while_they_become_days_with_concurrent_locks(
-    store: SegmentStore, zk_hosts: str
-) -> None:
-    concurrent_storm(store, zk_hosts, 30, days=16)
+def test_one_minute_of_appends_to_hours_while_they_become_days(store: SegmentStore, zk_hosts: str) -> None:
+    granularity_storm(store, zk_hosts, 60, days=16)
 
 
 # --- with Spark

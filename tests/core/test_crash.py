@@ -349,7 +349,7 @@ def check_consistent(table: Table, foreign: str | None = None) -> None:
     )
     assert set(guards) == set(lineage.entries)
     legal = {
-        EntryState.IN_PROGRESS: {GuardState.OPEN, GuardState.SEALED},
+        EntryState.IN_PROGRESS: {GuardState.OPEN},
         EntryState.COMPLETED: {GuardState.COMPLETED},
         EntryState.REVERTED: {GuardState.REVERTED},
     }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_segments.core.deletion import mark_by_hand as request
-from airflow_provider_segments.core.table import SegmentStore, Table, with_clock
+from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import MarkRefusedError
 from tests.support.tables import (
     HOUR_MS,
+    at_time,
     make_table,
     object_path,
     push,
@@ -60,7 +61,7 @@ def test_whole_entry_is_marked_and_swept(store: SegmentStore, table: Table) -> N
     assert (report.segments, report.swept, registered(table)) == (2, lost, set())
     assert {one.entry_id for one in queued_sweeps(store)} == {lost}
     store.deleter().drain()
-    later = with_clock(store, now_ms=lambda: store.clock.now_ms() + HOUR_MS)
+    later = at_time(store, lambda: store.clock.now_ms() + HOUR_MS)
     assert later.deleter().drain().swept >= 1
     assert stray.exists(), "what does not say that it is ours is nobody's to delete"
 

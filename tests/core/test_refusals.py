@@ -206,7 +206,7 @@ def test_a_visible_name_cannot_be_staged(table: Table) -> None:
     ticket = table.open_stage(table.start().entry_id)
     with pytest.raises(RefusedError) as caught:
         table.stage(ticket, build(table, ticket, ["b"]))
-    assert caught.value.rule == "to-visible"
+    assert caught.value.rule == "to-conflict"
     assert not table._context.registry.of_entry(ticket.entry_id)
 
 

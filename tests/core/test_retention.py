@@ -22,12 +22,12 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.ledger import owner_metadata
 from airflow_provider_segments.core.model.period import format_period, parse_period
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
-from airflow_provider_segments.core.replacement.context import Context
+from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.replacement.end import end
 from airflow_provider_segments.core.replacement.stage import StageTicket
-from airflow_provider_segments.core.replacement.start import start
+from airflow_provider_segments.core.replacement.start import StartOptions, start
 from airflow_provider_segments.core.retention import cleanup, expiry
-from airflow_provider_segments.core.retention.decide import WRITE_GRACE_MS
+from airflow_provider_segments.core.retention.rules import WRITE_GRACE_MS
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.exceptions import RecordTooLargeError, RevertRefusedError, StageRefusedError
@@ -227,7 +227,7 @@ def test_an_expiry_is_one_replacement_that_can_be_reverted_until_it_is_cleaned(t
 def test_an_expiry_that_a_killed_pass_announced_is_ended_by_the_next(table: Table, hand: HandClock) -> None:
     settled(table, hand, ["a"], chunks=DAYS[:1])
     hand.advance(30 * DAY_MS)
-    left = table.start(["a"], identity=expiry.IDENTITY).entry_id
+    left = start(table._context, ["a"], (), StartOptions(identity=expiry.IDENTITY)).entry_id
     (expired,) = table.retain().expired
     assert expired.entry_id == left and states(table)[left] == "COMPLETED"
     assert visible(table) == set()
@@ -239,7 +239,7 @@ def test_under_another_identity_what_a_killed_pass_left_stands_in_the_way(
     """The revert test: a pass that does not know its own work skips what it holds until it is aborted for its age."""
     settled(table, hand, ["a"], chunks=DAYS[:1])
     hand.advance(30 * DAY_MS)
-    table.start(["a"], identity=expiry.IDENTITY)
+    start(table._context, ["a"], (), StartOptions(identity=expiry.IDENTITY))
     monkeypatch.setattr(expiry, "IDENTITY", "somebody-else")
     assert not table.retain().expired and visible(table) == {"a"}
 
@@ -249,7 +249,7 @@ def test_an_announced_expiry_is_reverted_when_the_retention_was_lengthened_since
 ) -> None:
     settled(table, hand, ["a"], chunks=DAYS[:1])
     hand.advance(30 * DAY_MS)
-    left = table.start(["a"], identity=expiry.IDENTITY).entry_id
+    left = start(table._context, ["a"], (), StartOptions(identity=expiry.IDENTITY)).entry_id
     make_table(timed, retentionTimeUnit="DAYS", retentionTimeValue="60")
     planned = table.retain(dry_run=True)
     report = table.retain()
@@ -266,7 +266,7 @@ def test_a_forced_push_that_takes_over_what_is_about_to_expire_keeps_it(
     hand.advance(30 * DAY_MS)
     pushes: list[str] = []
 
-    def overtaken(context: Context, entry_id: str, **how: Any) -> object:
+    def overtaken(context: TableContext, entry_id: str, **how: Any) -> object:
         if not pushes:
             pushes.append(table.start(["a"], force_cleanup=True).entry_id)
         return end(context, entry_id, **how)
@@ -368,7 +368,7 @@ def everything_at_once(table: Table, hand: HandClock) -> None:
     push(table, ["i"], ["d"])
     push(table, ["j"], end=False)
     table.revert(push(table, ["k"]))
-    table.start(["b"], identity=expiry.IDENTITY)
+    start(table._context, ["b"], (), StartOptions(identity=expiry.IDENTITY))
 
 
 def foretold(report: dict[str, Any]) -> dict[str, Any]:
@@ -451,7 +451,7 @@ def test_without_the_first_sweep_it_stays_until_the_tombstone_goes(
     entry_id = table.start().entry_id
     key = put(table, table.open_stage(entry_id), "x", tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Context, "sweep", lambda *_, **__: [])
+        patch.setattr(TableContext, "sweep", lambda *_, **__: [])
         table.revert(entry_id, force=True)
     drain(table)
     assert table.storage.head(key) is not None
@@ -560,14 +560,14 @@ def test_unless_it_is_closed_it_is_not_dropped(table: Table, hand: HandClock, mo
 def test_a_forced_start_that_died_before_it_marked_anything_is_finished_by_its_retry(table: Table) -> None:
     first = table.start((), ["a"]).entry_id
     stage(table, first, ["a"])
-    start(table._context, (), ["a"], identity="me", force_cleanup=True)
+    start(table._context, (), ["a"], StartOptions(identity="me", force_cleanup=True))
     assert registered(table) == {"a"}
     assert table.start((), ["a"], identity="me", force_cleanup=True).resumed
     assert registered(table) == set()
 
 
-def test_a_guard_of_an_older_version_is_still_read() -> None:
-    old = b'{"state":"OPEN","identity":"me","stages":{},"settled_by":null,"completed_at":0,"format":1}'
+def test_a_guard_without_the_fields_that_most_have_no_use_for_is_read() -> None:
+    old = b'{"format":2,"state":"OPEN","identity":"me","stages":{},"settled_by":null,"completed_at":0}'
     read = guard._DECODER.decode(old)
     assert (read.identity, read.has_quota) == ("me", False)
 

@@ -22,14 +22,16 @@ from hypothesis.stateful import (
     rule,
 )
 
+from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.model.names import entry_tag
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.retention import cleanup
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError, SnapshotRefusedError
 from tests.support.machines import run_machine
-from tests.support.sessions import LossySession
+from tests.support.sessions import LossySession, store_on
 from tests.support.sessions import settings as zk_settings
 from tests.support.tables import DAY_MS, HOUR_MS, QUICK, HandClock, build, make_table, registered, states, visible
 
@@ -47,7 +49,6 @@ class Push:
     state: str = "IN_PROGRESS"
     attempt: int = 0
     done: bool = False
-    sealed: bool = False
     brought: frozenset[str] = frozenset()
     cleaning: bool = False
     dropped: bool = False
@@ -81,7 +82,7 @@ class TableMachine(RuleBasedStateMachine):
         cluster = f"{store.paths.cluster}_{next(CLUSTERS)}"
         # The table's name is always the same, so that entry ids, and the order of names, are those of a replay.
         objects = open_store(f"{store.storage.uri}/{cluster}")
-        self.store = SegmentStore(session, cluster, objects, clock=self.hand.clock(), retry=QUICK)
+        self.store = store_on(Cluster(session, ClusterPaths(cluster), objects, clock=self.hand.clock(), retry=QUICK))
         self.pushes: list[Push] = []
         self.tickets: list[tuple[StageTicket, Push]] = []
         self.content: frozenset[str] = frozenset()
@@ -200,7 +201,7 @@ class TableMachine(RuleBasedStateMachine):
             return
         ticket = result[1]
         assert ticket.attempt > push.attempt  # a lost reply may have cost a number
-        push.attempt, push.done, push.sealed = ticket.attempt, False, False
+        push.attempt, push.done = ticket.attempt, False
         self.tickets.append((ticket, push))
 
     @precondition(lambda self: self.tickets)
@@ -213,8 +214,8 @@ class TableMachine(RuleBasedStateMachine):
 
         def model() -> None:
             self.check_known(push)
-            if push.state != "IN_PROGRESS" or push.sealed:
-                raise Refused("completed", "reverted", "sealed")
+            if push.state != "IN_PROGRESS":
+                raise Refused("completed", "reverted")
             if push.attempt != ticket.attempt:
                 raise Refused("superseded")
             if push.done and push.held[ticket.attempt] != set(names):
@@ -232,12 +233,13 @@ class TableMachine(RuleBasedStateMachine):
 
     def _end(self, push: Push, wanted: list[str] | None, losses: list[str]) -> None:
         def model() -> frozenset[str] | None:
+            if push.dropped and push.state == "COMPLETED" and push.brought & self.held():
+                return None
             self.check_known(push)
             if push.state == "REVERTED":
                 raise Refused("reverted")
             if push.state == "COMPLETED":
                 return None
-            push.sealed = True
             if push.attempt and not push.done:
                 raise Refused("stage-unfinished")
             if not push.current:

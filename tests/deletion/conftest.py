@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.storage.local import LocalStore

@@ -128,14 +128,15 @@ class World:
     def with_storage(self, storage: ObjectStore, **deletion: Any) -> World:
         """The same cluster with another store (a wrapper of its own, mostly) and other settings."""
         settings = replace(self.store.deletion, **deletion)
-        return World(self.store.like(storage=storage, deletion=settings), self.hand, self.body)
+        return World(self.store.replace(storage=storage, deletion=settings), self.hand, self.body)
 
     def with_settings(self, **deletion: Any) -> World:
         return self.with_storage(self.store.storage, **deletion)
 
     def on_session(self, session: Any, storage: ObjectStore | None = None) -> World:
         """The same cluster through another session."""
-        return World(self.store.like(session=session, storage=storage, retry=QUICK), self.hand, self.body)
+        storage = self.store.storage if storage is None else storage
+        return World(self.store.replace(session=session, storage=storage, retry=QUICK), self.hand, self.body)
 
     def drain(self, **limits: Any) -> DeletionReport:
         """One drain, whose counts must add up."""

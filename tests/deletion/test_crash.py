@@ -42,7 +42,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from airflow_provider_segments.core.deletion.messages import Delivery, Settlement
-from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.core.model.ledger import owner_metadata
 from airflow_provider_segments.core.storage.base import ObjectStore, OwnedOutcome
 from airflow_provider_segments.core.zookeeper import CommitConflictError, SetData, ZooKeeperSession
@@ -195,7 +195,7 @@ class Sweep(Case):
             key = f"{self.prefix}left{number}.build.1.parquet"
             owner = owner_metadata(self.table.name, f"left{number}", self.generation)
             self.world.put(self.world.store.storage, key, owner)
-        self.world.store.session.commit(self.table._context.marker.sweep_op(self.entry_id, reason="test"))
+        self.world.store.session.commit([self.table._context.marker.sweep_op(self.entry_id, reason="test")])
         self.world.mark(self.table, {"a", "b", "c"})
 
     def act(self, world: World) -> None:
@@ -338,14 +338,14 @@ def test_the_harness_finds_a_settlement_in_two_steps(
 ) -> None:
     """The revert test of C13: acknowledged first and buried after, a message is lost when the process dies between."""
 
-    def in_two_steps(self: ZooKeeperQueue, settlements: Sequence[tuple[Delivery, Settlement]]) -> list[bool]:
+    def in_two_steps(self: DeletionQueue, settlements: Sequence[tuple[Delivery, Settlement]]) -> list[bool]:
         for delivery, settlement in settlements:
             ops = self._settlement_ops(delivery, settlement)
             self._session.commit_many([ops[:3]])
             self._session.commit_many([ops[3:]])
         return [True] * len(settlements)
 
-    monkeypatch.setattr(ZooKeeperQueue, "settle", in_two_steps)
+    monkeypatch.setattr(DeletionQueue, "settle", in_two_steps)
     world = make_world("files")
     with pytest.raises(AssertionError, match="I2: nobody knows of"):
         for at in range(1, MOST_WRITES):

@@ -156,7 +156,7 @@ def test_one_malformed_message_does_not_keep_the_others_of_its_batch(
     world.push(table, ["a", "b"])
     world.mark(table, {"a", "b"})
     (path,) = world.pending_paths()
-    bad = [["../a", "f"], ["a", "../../etc/passwd"], [1, 2], "x", None, ["a"], ["a", "f", -1], ["a", "f", 1, 99]]
+    bad = [["../a", "f"], ["a", "../../etc/passwd"], [1, 2], "x", None, ["a"], ["a", "f", -1], ["a", "f", 1, -9]]
     local_bad = len(bad)
     world.alter(path, lambda batch: batch["ledgers"].extend(bad))
     report = world.drain()
@@ -267,7 +267,7 @@ def test_a_drain_stops_at_its_time_limit(local: World) -> None:
         local.mark(table, {name})
     seconds = iter(range(0, 1000, 10))
     world = local.with_settings(batches_at_once=1)
-    world.store.clock = replace(world.store.clock, monotonic=lambda: float(next(seconds)))
+    world.store = world.store.replace(clock=replace(world.store.clock, monotonic=lambda: float(next(seconds))))
     report = world.drain(max_seconds=25)
     assert report.stopped == "time limit" and report.deliveries == 2 and report.in_flight == 1
     assert local.drain().total("deleted") == 1
@@ -391,7 +391,7 @@ def test_without_its_tiered_storage_a_consumer_fails_and_tries_again(
     world.offload(table, {"a"}, UUID)
     world.mark(table, {"a"})
     blind = world.with_settings()
-    blind.store.tiered = None
+    blind.store = blind.store.replace(tiered=None)
     report = blind.drain()
     assert report.counts["failed", LedgerType.OFFLOAD_LEDGER] == 1 and report.counts["deleted", LedgerType.LEDGER] == 1
     assert "tiered storage here is None" in next(iter(report.errors))
@@ -400,14 +400,8 @@ def test_without_its_tiered_storage_a_consumer_fails_and_tries_again(
     assert not world.objects()
 
 
-@pytest.mark.parametrize(
-    ("component", "folder"),
-    [(LedgerComponent.MANAGED_CURSOR, "_cursors"), (LedgerComponent.SCHEMA_STORAGE, "_schemas")],
-    ids=["cursor", "schema"],
-)
-def test_cursors_and_schemas_are_deleted_once_nothing_uses_them(
-    world: World, component: LedgerComponent, folder: str
-) -> None:
+def test_cursors_are_deleted_once_nothing_uses_them(world: World) -> None:
+    component, folder = LedgerComponent.MANAGED_CURSOR, "_cursors"
     table = world.table()
     generation = f"{CURSOR_ENTRY}:7:build:1"
     owner = owner_metadata("t", "a", generation, component=component, component_id="c1")
@@ -431,22 +425,14 @@ def test_cursors_and_schemas_are_deleted_once_nothing_uses_them(
     assert table.snapshot().names == []
 
 
-def test_a_cursor_of_another_name_or_a_schema_is_a_mismatch(world: World) -> None:
+def test_a_cursor_of_another_name_is_a_mismatch(world: World) -> None:
     generation = f"{CURSOR_ENTRY}:7:build:1"
-    cursor, schema = LedgerComponent.MANAGED_CURSOR, LedgerComponent.SCHEMA_STORAGE
-    for folder, component, number in (
-        ("_cursors", cursor, "c9"),
-        ("_schemas", cursor, "c1"),
-        ("_cursors", schema, "c2"),
-    ):
-        key = f"t/{folder}/{'c1' if number == 'c9' else number}/a.build.1.parquet"
-        world.put(
-            world.store.storage, key, owner_metadata("t", "a", generation, component=component, component_id=number)
-        )
+    cursor = LedgerComponent.MANAGED_CURSOR
+    owner = owner_metadata("t", "a", generation, component=cursor, component_id="c9")
+    world.put(world.store.storage, "t/_cursors/c1/a.build.1.parquet", owner)
     before = world.objects()
-    for component, number in ((cursor, "c1"), (schema, "c1"), (cursor, "c2")):
-        world.enqueue(batch_of("t", CURSOR_ENTRY, generation, "a", component=component, component_id=number))
-    assert world.drain().total("mismatch") == 3
+    world.enqueue(batch_of("t", CURSOR_ENTRY, generation, "a", component=cursor, component_id="c1"))
+    assert world.drain().total("mismatch") == 1
     assert world.objects() == before
 
 
@@ -461,7 +447,7 @@ def test_a_sweep_finds_what_nobody_registered_and_leaves_foreign_objects(world: 
     world.put(world.store.storage, prefix + "left.build.1.parquet", owner_metadata("t", "left", generation))
     world.put(world.store.storage, prefix + "foreign", {})
     world.put(world.store.storage, prefix + "other", owner_metadata("u", "left", generation))
-    world.store.session.commit(table._context.marker.sweep_op(entry_id, reason="test"))
+    world.store.session.commit([table._context.marker.sweep_op(entry_id, reason="test")])
     report = world.drain()
     assert (report.swept, report.found, report.foreign, report.total("deleted")) == (1, 1, 2, 1)
     assert world.stored() == {prefix + name for name in ("a.build.1.parquet", "foreign", "other")}
@@ -481,7 +467,7 @@ def test_an_object_whose_metadata_cannot_be_read_does_not_stop_a_sweep(local: Wo
     path = local.store.storage.root / prefix / "broken"  # type: ignore[attr-defined]
     (name,) = os.listxattr(path)
     os.setxattr(path, name, b"{not json")
-    local.store.session.commit(table._context.marker.sweep_op(entry_id, reason="test"))
+    local.store.session.commit([table._context.marker.sweep_op(entry_id, reason="test")])
     report = local.drain()
     assert (report.swept, report.foreign, report.total("deleted")) == (1, 1, 1)
 
@@ -489,7 +475,7 @@ def test_an_object_whose_metadata_cannot_be_read_does_not_stop_a_sweep(local: Wo
 def test_a_sweep_waits_for_a_push_in_progress_and_for_a_storage_that_fails(world: World) -> None:
     table = world.table()
     entry_id = world.push(table, ["a"], end=False)
-    world.store.session.commit(table._context.marker.sweep_op(entry_id, reason="test"))
+    world.store.session.commit([table._context.marker.sweep_op(entry_id, reason="test")])
     assert world.drain().swept == 0 and len(world.stored()) == 1
     table.revert(entry_id, force=True)
     table.cleanup()

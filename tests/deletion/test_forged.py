@@ -91,11 +91,11 @@ def scene(make_world: Callable[..., World], kind: str) -> Scene:
 
 
 def ledger(**changes: Any) -> Change:
-    """Alter fields of the message: segment, file, bytes, shard, attempts, error, first_ms by position."""
-    places = ("segment", "file", "bytes", "shard", "attempts", "error", "first_ms")
+    """Alter fields of the message: segment, file, bytes, attempts, error, first_ms by position."""
+    places = ("segment", "file", "bytes", "attempts", "error", "first_ms")
 
     def change(scene: Scene, batch: dict[str, Any]) -> None:
-        whole = [*batch["ledgers"][0], *[0, 0, 0, "", 0][len(batch["ledgers"][0]) - 2 :]]
+        whole = [*batch["ledgers"][0], *[0, 0, "", 0][len(batch["ledgers"][0]) - 2 :]]
         for name, value in changes.items():
             whole[places.index(name)] = value(scene) if callable(value) else value
         batch["ledgers"] = [whole]
@@ -149,8 +149,6 @@ LEDGERS: dict[str, tuple[Change, str]] = {
     "file: null": (ledger(file=None), MALFORMED),
     "bytes: negative": (ledger(bytes=-1), MALFORMED),
     "bytes: other": (ledger(bytes=999), DELETED),
-    "shard: not one of the batch": (ledger(shard=5), MALFORMED),
-    "shard: negative": (ledger(shard=-1), MALFORMED),
     "attempts: negative": (ledger(attempts=-5), MALFORMED),
     "attempts: out of range": (ledger(attempts=10**7), MALFORMED),
     "attempts: too many": (ledger(attempts=500), DELETED),
@@ -197,12 +195,7 @@ HEADS: dict[str, tuple[Change, str]] = {
     "offload: of this table": (head(ledger_type="Offload-Ledger", offload=lambda scene: scene.offloaded()), GONE),
     "offload: another bucket": (head(ledger_type="Offload-Ledger", offload=["s3", "elsewhere", UUID]), DEAD),
     "offload: uuid climbs": (head(ledger_type="Offload-Ledger", offload=["s3", "b", "../.."]), MALFORMED),
-    "shards: empty": (head(shards=[]), DELETED),
-    "shards: a path": (head(shards=[["../../x", 0]]), MALFORMED),
-    "shards: other names": (head(shards=[["2013-01-01/x.y.1.0", 0]]), DELETED),
-    "shards: negative version": (head(shards=[["2013-01-01/x.y.1.0", -1]]), MALFORMED),
-    "shards: versions of the far future": (head(shards=[["2013-01-01/x.y.1.0", 10**12]]), DELETED),
-    "format: of the future": (head(format=2), MALFORMED),
+    "format: of the future": (head(format=3), MALFORMED),
     "at: the far future": (head(at_ms=FAR), DELETED),
     "at: the past": (head(at_ms=0), DELETED),
     "at: text": (head(at_ms="now"), MALFORMED),
@@ -278,22 +271,12 @@ def test_objects_of_a_push_that_is_not_registered_yet_wait_and_then_live(scene: 
     assert f"t/{scene.open}/n.build.2.parquet" in world.stored()
 
 
-def test_a_registered_segment_whose_forged_message_knows_shard_and_version_ends_stale(scene: Scene) -> None:
-    """It looks like a mark that is about to land (T1), so it waits; then the shard is fenced, and the message is
-    stale. Its segment stays, and so does the message's end."""
+def test_a_forged_message_about_a_registered_segment_ends_stale_whatever_time_it_says(scene: Scene) -> None:
+    """A mark and its removal are one transaction, so a message about what is registered was never one."""
     world = scene.world
-    (shard,) = [shard for shard in world.shards(scene.table) if shard.name.entry_id == scene.second]
-    for at_ms, version in ((world.hand.now_ms, shard.version), (FAR, 10**12), (0, shard.version), (-FAR, 10**9)):
-        world.enqueue(
-            batch_of(
-                "t",
-                scene.second,
-                world.generation(scene.table, scene.second),
-                "c",
-                shards=((f"{shard.name.chunk}/{shard.name.node}", version),),
-                at_ms=at_ms,
-            )
-        )
+    for at_ms in (world.hand.now_ms, FAR, 0, -FAR):
+        generation = world.generation(scene.table, scene.second)
+        world.enqueue(batch_of("t", scene.second, generation, "c", at_ms=at_ms))
     report = world.drain_all()
     assert report.total(STALE) == 4
     scene.check_living()
@@ -309,7 +292,7 @@ def test_no_field_of_a_message_gets_round_a_lease(scene: Scene) -> None:
         world.mark(scene.table, {"x"})
         (path,) = [path for path in world.pending_paths() if path != scene.message]
         for change in (
-            {"at_ms": 0}, {"at_ms": FAR}, {"shards": []}, {"reason": ""}, {"zxid": 1, "marked": 0}, {"format": 1},
+            {"at_ms": 0}, {"at_ms": FAR}, {"reason": ""}, {"zxid": 1, "marked": 0},
         ):  # fmt: skip
             world.alter(path, lambda batch, change=change: batch.update(change))  # type: ignore[misc]
             assert world.drain().total(WAITING) == 1
@@ -437,4 +420,4 @@ def test_without_the_use_check_a_forged_message_deletes_a_live_segment(
 
 def test_components_and_types_of_messages_are_the_ones_of_the_proposal() -> None:
     assert {one.value for one in LedgerType} == {"Ledger", "Offload-Ledger"}
-    assert {one.value for one in LedgerComponent} == {"Managed-Ledger", "Managed-Cursor", "Schema-Storage"}
+    assert {one.value for one in LedgerComponent} == {"Managed-Ledger", "Managed-Cursor"}

@@ -13,8 +13,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from airflow_provider_segments.core.deletion.messages import Backlog, Settlement
-from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.core.model import ledger as ledgers
+from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.ledger import DeletionBatch, PendingDeleteLedgerInfo
 from airflow_provider_segments.core.zookeeper import Op, ZooKeeperSession
 from airflow_provider_segments.exceptions import CorruptRecordError
@@ -56,7 +57,7 @@ def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
 def test_a_batch_is_for_one_consumer_until_it_is_settled(local: World) -> None:
     for number in range(6):
         local.enqueue(some(1, first=number))
-    one, two = (ZooKeeperQueue(local.store.session, local.store.paths, local.store.clock) for _ in range(2))
+    one, two = (DeletionQueue(local.store.cluster) for _ in range(2))
     mine, yours = one.receive(4), two.receive(4)
     assert len(mine) == 4 and len(yours) == 2
     assert not {d.batch_id for d in mine} & {d.batch_id for d in yours}
@@ -311,8 +312,8 @@ def test_the_backlog_counts_messages_from_names_alone(local: World) -> None:
 
 
 def test_partitions_spread_batches_and_may_change_at_any_time(local: World) -> None:
-    def queue(partitions: int) -> ZooKeeperQueue:
-        return ZooKeeperQueue(local.store.session, local.store.paths, local.store.clock, partitions=partitions)
+    def queue(partitions: int) -> DeletionQueue:
+        return local.store.replace(deletion=DeletionSettings(parallelism=partitions)).queue
 
     queue(8).send([some(1, first=number) for number in range(60)])
     parents = [f"{local.store.paths.pending_deletions}/{number}" for number in range(8)]
@@ -324,7 +325,7 @@ def test_partitions_spread_batches_and_may_change_at_any_time(local: World) -> N
 
 def test_ids_that_are_no_numbers_make_names_too(local: World) -> None:
     clock = replace(local.store.clock, new_id=iter(f"id-{n}" for n in range(99)).__next__)
-    queue = ZooKeeperQueue(local.store.session, local.store.paths, clock)
+    queue = local.store.replace(clock=clock).queue
     queue.send([some(2), some(3)])
     assert queue.backlog().pending == 5 and len(queue.receive(5)) == 2
 
@@ -357,11 +358,11 @@ def test_messages_with_the_longest_names_fit_into_their_transactions(local: Worl
             return super().commit_many(transactions)
 
     with Measured.connect(local.store.session.settings) as session:
-        marker = Marker(session, table._context.registry, local.store.queue, local.store.clock)
+        marker = Marker(local.store.replace(session=session).cluster, "t")
         assert marker.mark(local.shards(table), lambda _: False, reason="r" * 5000) == 1500
     assert max(sizes) <= MAX_REQUEST and local.store.queue.backlog().pending == 3000
     assert not local.shards(table) and all(len(batch.reason) == 200 for batch in local.batches())
-    local.store.tiered = local.store.storage
+    local.store = local.store.replace(tiered=local.store.storage)
     report = local.drain()  # wrong tiered storage: 1,500 long errors go into the batches
     assert report.total("already_gone") == 1500 and report.total("failed") == 1500
 
@@ -461,8 +462,8 @@ def test_without_the_seat_a_consumer_settles_what_another_has_claimed(
     make_world: Callable[..., World], zk_hosts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The revert test of the seat: the other's claim is taken for one's own."""
-    real = ZooKeeperQueue._settlement_ops
-    monkeypatch.setattr(ZooKeeperQueue, "_settlement_ops", lambda *arguments: real(*arguments)[1:])
+    real = DeletionQueue._settlement_ops
+    monkeypatch.setattr(DeletionQueue, "_settlement_ops", lambda *arguments: real(*arguments)[1:])
     world = make_world("files")
     world.enqueue(some(3))
     with ZooKeeperSession.connect(settings(zk_hosts)) as session:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +27,8 @@ START_MS = 1_356_998_400_000
 """2013-01-01."""
 NOW_MS = 1_700_000_000_000
 LEASE_MS = 60_000
+KINDS = ("EXCLUSIVE", "SHARED", "APPEND", "REPLACE", "SEGMENT")
+"""The types of time-chunk locks, and the one kind of segment lock."""
 
 
 def days(first: int, end: int) -> Interval:
@@ -45,8 +49,39 @@ def wanted(group: str, first: int = 0, end: int = 1, kind: str = "EXCLUSIVE", **
 
 
 def segments(group: str, *partitions: int, first: int = 0, end: int = 1, **other: Any) -> LockRequest:
-    """A request for a segment lock; without partitions, for an allocation."""
+    """A request for a segment lock."""
     return wanted(group, first, end, granularity=LockGranularity.SEGMENT, partitions=frozenset(partitions), **other)
+
+
+def of_kind(kind: str, group: str, first: int = 0, end: int = 1, **other: Any) -> LockRequest:
+    """A request for a lock of a type, or for a ``SEGMENT`` lock on id 0."""
+    if kind == "SEGMENT":
+        return segments(group, 0, first=first, end=end, **other)
+    return wanted(group, first, end, kind, **other)
+
+
+def new_ids(
+    group: str,
+    key: str,
+    count: int = 1,
+    *,
+    first: int = 0,
+    end: int = 1,
+    kind: str = "APPEND",
+    chunk: Interval | None = None,
+    **other: Any,
+) -> AllocationRequest:
+    """A request for ids in ``chunk`` under a lock on the days; without ``chunk``, in all of them."""
+    lock = of_kind(kind, group, first, end, **other)
+    return AllocationRequest(lock=lock, key=key, chunk=chunk or lock.interval, count=count)
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for a condition."""
+    limit = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < limit, "it never came true"
+        time.sleep(0.02)
 
 
 @dataclass

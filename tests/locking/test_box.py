@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_provider_segments.core.locking import allocation, holding
 from airflow_provider_segments.core.locking import compatibility as rules
+from airflow_provider_segments.core.locking import holding
 from airflow_provider_segments.core.locking import state as boxes
-from airflow_provider_segments.core.locking.allocation import LocalRecord
-from airflow_provider_segments.core.locking.counters import MAX_COUNTERS, Counter, folded, next_id, raised
+from airflow_provider_segments.core.locking.counters import MAX_COUNTERS, Counter, advance, fold, next_id
+from airflow_provider_segments.core.locking.ranges import ranges_contain, ranges_of, ranges_overlap
 from airflow_provider_segments.core.locking.state import Box
 from airflow_provider_segments.core.locking.types import (
     Allocated,
@@ -23,12 +24,9 @@ from airflow_provider_segments.core.locking.types import (
     LockRequest,
     LockType,
     Revoked,
-    SegmentKey,
     granted_lock,
 )
-from airflow_provider_segments.core.locking.versions import APPEND_VERSION, version_ms, version_of
 from airflow_provider_segments.core.model.interval import Granularity
-from airflow_provider_segments.core.model.ranges import join_ranges, ranges_contain, ranges_of, ranges_overlap
 from airflow_provider_segments.exceptions import (
     CorruptRecordError,
     InvalidLockRequestError,
@@ -37,15 +35,19 @@ from airflow_provider_segments.exceptions import (
     LockRefusedError,
     LockRevokedError,
 )
-from tests.locking.helpers import LEASE_MS, NOW_MS, PureBox, days, segments, wanted
+from tests.locking.helpers import KINDS, LEASE_MS, NOW_MS, PureBox, days, new_ids, of_kind, segments, wanted
 
-TYPES = ("EXCLUSIVE", "SHARED", "APPEND", "REPLACE", "KILL")
-COEXIST_INSIDE = {
-    ("SHARED", "SHARED"),
-    ("APPEND", "APPEND"),
-    ("REPLACE", "APPEND"),
-    *((other, "KILL") for other in TYPES if other != "KILL"),
-    *(("KILL", other) for other in TYPES if other != "KILL"),
+COEXIST = {
+    frozenset({"SHARED"}),
+    frozenset({"APPEND"}),
+    frozenset({"APPEND", "REPLACE"}),
+    frozenset({"APPEND", "SEGMENT"}),
+}
+SHAPES = {
+    "inside": ((0, 31), (3, 4)),
+    "around": ((3, 4), (0, 31)),
+    "the same": ((0, 4), (0, 4)),
+    "across": ((0, 2), (1, 3)),
 }
 
 
@@ -66,30 +68,67 @@ def refused(rule: str, ask: Callable[[], object]) -> LockRefusedError:
     return caught.value
 
 
+def release_all(pure: PureBox) -> None:
+    pure.box = boxes.release(pure.box, lambda lock: True)
+
+
 # --- locks
 
 
-@pytest.mark.parametrize(("held", "asked"), list(itertools.product(TYPES, TYPES)))
-def test_the_compatibility_table(held: str, asked: str) -> None:
-    """The asked-for lock lies inside the held one."""
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("held", "asked"), list(itertools.product(KINDS, KINDS)))
+def test_the_compatibility_table_holds_whichever_lock_is_wider(held: str, asked: str, shape: str) -> None:
+    """Both segment locks are on id 0."""
+    one, two = SHAPES[shape]
     pure = PureBox()
-    granted(pure.acquire(wanted("a", 0, 4, held, internal=True)))
-    result = pure.acquire(wanted("b", 1, 2, asked, internal=True))
-    assert isinstance(result, Granted) == ((held, asked) in COEXIST_INSIDE)
+    first = granted(pure.acquire(of_kind(held, "a", *one)))
+    result = pure.acquire(of_kind(asked, "b", *two))
+    if frozenset({held, asked}) in COEXIST:
+        granted(result)
+        assert len(pure.active()) == 2
+    else:
+        assert isinstance(result, Denied) and result.blockers == (first,)
 
 
-@pytest.mark.parametrize(
-    ("held", "asked", "coexist"),
-    [((0, 4), (1, 2), False), ((1, 2), (0, 4), True), ((0, 4), (0, 4), True), ((0, 2), (1, 3), False)],
-)
-def test_a_replace_lock_coexists_with_the_append_locks_it_contains(
-    held: tuple[int, int], asked: tuple[int, int], coexist: bool
+@pytest.mark.parametrize(("held", "asked"), list(itertools.product(KINDS, KINDS)))
+def test_locks_on_different_time_are_never_in_each_other_s_way(held: str, asked: str) -> None:
+    pure = PureBox()
+    granted(pure.acquire(of_kind(held, "a", 0, 3)))
+    granted(pure.acquire(of_kind(asked, "b", 3, 4)))
+    assert len(pure.active()) == 2
+
+
+@pytest.mark.parametrize("priorities", [(0, 99), (99, 0), (50, 50)])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("beside", ["REPLACE", "SEGMENT"])
+def test_an_append_lock_stands_beside_a_rewrite_of_any_width_and_priority_whichever_came_first(
+    beside: str, shape: str, priorities: tuple[int, int]
 ) -> None:
-    for first, second in (("APPEND", "REPLACE"), ("REPLACE", "APPEND")):
+    for kinds in (("APPEND", beside), (beside, "APPEND")):
         pure = PureBox()
-        one, two = (held, asked) if first == "APPEND" else (asked, held)
-        granted(pure.acquire(wanted("a", *one, first)))
-        assert isinstance(pure.acquire(wanted("b", *two, second)), Granted) is coexist
+        for group, kind, where, priority in zip("ab", kinds, SHAPES[shape], priorities, strict=True):
+            granted(pure.acquire(of_kind(kind, group, *where, priority=priority)))
+        assert [lock.group for lock in pure.active()] == ["a", "b"] and not pure.revoked()
+
+
+def test_many_appends_stand_beside_one_rewrite_and_a_second_rewrite_does_not() -> None:
+    pure = PureBox()
+    granted(pure.acquire(wanted("month", 0, 31, "REPLACE")))
+    for day in range(5):
+        granted(pure.acquire(wanted(f"append{day}", day, day + 2, "APPEND")))
+    for other in (wanted("late", 3, 4, "REPLACE"), segments("late", 7, first=3, end=4)):
+        result = pure.acquire(other)
+        assert isinstance(result, Denied) and [lock.group for lock in result.blockers] == ["month"]
+
+
+def test_segment_locks_of_one_time_chunk_conflict_only_when_they_share_an_id() -> None:
+    pure = PureBox()
+    granted(pure.acquire(segments("a", 0, 1, 2, 7)))
+    granted(pure.acquire(segments("b", 3, 4, 9)))
+    for shared in (0, 2, 7):
+        result = pure.acquire(segments("c", 5, shared))
+        assert isinstance(result, Denied) and [lock.group for lock in result.blockers] == ["a"]
+    granted(pure.acquire(segments("c", 5, 6, 8)))
 
 
 def test_segment_locks_of_different_overlapping_intervals_always_conflict() -> None:
@@ -98,35 +137,98 @@ def test_segment_locks_of_different_overlapping_intervals_always_conflict() -> N
     assert isinstance(pure.acquire(segments("b", 7, first=1, end=2)), Denied)
 
 
-def test_a_segment_lock_conflicts_with_a_time_chunk_lock_both_ways() -> None:
+@pytest.mark.parametrize("kind", ["EXCLUSIVE", "SHARED", "REPLACE"])
+def test_a_segment_lock_conflicts_with_a_time_chunk_lock_both_ways(kind: str) -> None:
     pure = PureBox()
     granted(pure.acquire(segments("a", 0)))
-    assert isinstance(pure.acquire(wanted("b", 0, 3)), Denied)
+    assert isinstance(pure.acquire(wanted("b", 0, 3, kind)), Denied)
     other = PureBox()
-    granted(other.acquire(wanted("b", 0, 3)))
+    granted(other.acquire(wanted("b", 0, 3, kind)))
     assert isinstance(other.acquire(segments("a", 0)), Denied)
 
 
-def test_a_group_may_change_the_granularity_of_its_lock_of_the_same_interval() -> None:
+# --- a group's own locks
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("held", "asked"), list(itertools.product(KINDS, KINDS)))
+def test_a_group_s_own_locks_never_stand_in_its_way(held: str, asked: str, shape: str) -> None:
+    """Whatever the two locks are and whichever task asks; a lock that covers the request is the answer itself. The same
+    request of another group is denied unless the two are compatible."""
+    one, two = SHAPES[shape]
     pure = PureBox()
-    granted(pure.acquire(wanted("g", 0, 2)))
-    granted(pure.acquire(segments("g", 0, first=0, end=2)))
-    assert isinstance(pure.acquire(segments("g", 9, first=0, end=1)), Denied)
-    assert len(pure.active()) == 2
+    first = granted(pure.acquire(of_kind(held, "g", *one, task="one")))
+    theirs = pure.acquire(of_kind(asked, "other", *two))
+    assert isinstance(theirs, Granted) == (frozenset({held, asked}) in COEXIST)
+    pure.box = boxes.release(pure.box, lambda lock: lock.group == "other")
+    second = granted(pure.acquire(of_kind(asked, "g", *two, task="two")))
+    is_covered = held == asked and (shape == "the same" or (shape == "inside" and held != "SEGMENT"))
+    assert (second.lock_id == first.lock_id) == is_covered
+    assert len(pure.active()) == (1 if is_covered else 2) and not pure.revoked()
 
 
-def test_a_group_may_change_the_type_of_its_lock_of_the_same_interval() -> None:
+def test_another_group_beside_an_own_lock_still_stands_in_the_way() -> None:
     pure = PureBox()
-    granted(pure.acquire(wanted("g", 0, 2, "SHARED")))
-    granted(pure.acquire(wanted("g", 0, 2, "EXCLUSIVE")))
-    assert isinstance(pure.acquire(wanted("g", 0, 1, "REPLACE")), Denied)
+    granted(pure.acquire(wanted("g", 0, 31, "SHARED")))
+    granted(pure.acquire(wanted("h", 0, 31, "SHARED")))
+    for kind in ("EXCLUSIVE", "REPLACE", "APPEND", "SEGMENT"):
+        result = pure.acquire(of_kind(kind, "g", 3, 4))
+        assert isinstance(result, Denied) and [lock.group for lock in result.blockers] == ["h"]
+    pure.box = boxes.release(pure.box, lambda lock: lock.group == "h")
+    for kind in ("EXCLUSIVE", "REPLACE", "APPEND", "SEGMENT"):
+        granted(pure.acquire(of_kind(kind, "g", 3, 4)))
+    assert [lock.lock_type.value for lock in pure.active()] == ["SHARED", "EXCLUSIVE", "REPLACE", "APPEND", "EXCLUSIVE"]
 
 
-def test_a_group_may_not_change_the_type_when_others_share_the_lock() -> None:
+def test_every_lock_of_a_group_keeps_others_out_by_itself() -> None:
+    """An EXCLUSIVE day inside the group's APPEND month: others may append to the rest of the month, not to the day."""
     pure = PureBox()
-    granted(pure.acquire(wanted("g", 0, 2, "SHARED")))
-    granted(pure.acquire(wanted("h", 0, 2, "SHARED")))
-    assert isinstance(pure.acquire(wanted("g", 0, 2, "EXCLUSIVE")), Denied)
+    granted(pure.acquire(wanted("g", 0, 31, "APPEND")))
+    day = granted(pure.acquire(wanted("g", 3, 4)))
+    granted(pure.acquire(wanted("h", 10, 20, "APPEND")))
+    result = pure.acquire(wanted("h", 2, 5, "APPEND"))
+    assert isinstance(result, Denied) and result.blockers == (day,)
+    pure.box = boxes.release(pure.box, lambda lock: lock.lock_id == day.lock_id)
+    granted(pure.acquire(wanted("h", 2, 5, "APPEND")))
+
+
+def test_a_group_revokes_and_takes_none_of_its_own_locks() -> None:
+    """Neither for a higher priority nor after their lease; those of others that it meets on the way, it does."""
+    pure = PureBox()
+    granted(pure.acquire(wanted("g", 0, 1, "SHARED", priority=0)))
+    granted(pure.acquire(wanted("h", 0, 1, "SHARED", priority=0)))
+    granted(pure.acquire(wanted("g", 1, 2, "SHARED", priority=99)))
+    pure.now_ms += LEASE_MS
+    result = pure.acquire(wanted("g", 0, 2, "EXCLUSIVE", priority=50))
+    assert isinstance(result, Granted) and [lock.group for lock in result.revoked] == ["h"]
+    assert [lock.group for lock in pure.active()] == ["g", "g", "g"]
+
+
+def test_a_revoked_lock_of_the_group_is_the_answer_before_an_active_one_that_is_narrower() -> None:
+    pure = PureBox()
+    granted(pure.acquire(wanted("g", 1, 2, "SHARED")))
+    wide = granted(pure.acquire(wanted("g", 0, 4, "SHARED")))
+    pure.box = boxes.revoke(pure.box, [wide.lock_id], "a person", pure.turn())
+    result = pure.acquire(wanted("g", 1, 2, "SHARED"))
+    assert isinstance(result, Revoked) and result.lock.lock_id == wide.lock_id
+    granted(pure.acquire(wanted("g", 1, 2, "REPLACE")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_request_of_a_held_lock_finds_that_lock_and_leaves_its_lease_as_it_is(kind: str) -> None:
+    pure = PureBox()
+    asked = segments("g", 0, 1, 5, 6) if kind == "SEGMENT" else wanted("g", 0, 2, kind)
+    held = granted(pure.acquire(asked))
+    for other in KINDS:
+        granted(pure.acquire(of_kind(other, "g", 7, 9)))
+    pure.now_ms += LEASE_MS // 2
+    assert granted(pure.acquire(LockRequest.of_held(held, "g"))) == held
+    pure.now_ms += LEASE_MS
+    found = pure.allocate(AllocationRequest(lock=LockRequest.of_held(held, "g"), key="s", chunk=held.interval))
+    assert allocated(found).lock.lock_id == held.lock_id
+
+
+# --- revocation
 
 
 def test_revocation_is_all_or_nothing() -> None:
@@ -136,7 +238,7 @@ def test_revocation_is_all_or_nothing() -> None:
     before = pure.box
     result = pure.acquire(wanted("mid", 0, 2, priority=20))
     assert isinstance(result, Denied) and [lock.group for lock in result.blockers] == ["high"]
-    assert pure.box == before
+    assert pure.box == before, "not even a version was used up"
     granted(pure.acquire(wanted("top", 0, 2, priority=31)))
     assert {lock.group for lock in pure.revoked()} == {"low", "high"}
 
@@ -215,51 +317,37 @@ def test_tasks_of_a_group_ask_with_one_priority() -> None:
     refused("priority-differs", lambda: pure.acquire(wanted("g", task="two", priority=7)))
 
 
-def test_append_and_replace_locks_are_for_time_chunks_only() -> None:
+def test_segment_locks_are_exclusive() -> None:
     for kind in ("APPEND", "REPLACE", "SHARED"):
-        result = PureBox().acquire(_segment_of(kind))
+        result = PureBox().acquire(replace(segments("a", 0), lock_type=LockType[kind]))
         assert isinstance(result, Denied) and not result.blockers and kind in result.reason
 
 
-def _segment_of(kind: str) -> LockRequest:
-    made = segments("a", 0)
-    return LockRequest(
-        group=made.group,
-        task=made.task,
-        interval=made.interval,
-        lock_type=LockType[kind],
-        granularity=made.granularity,
-        partitions=made.partitions,
-    )
-
-
-def test_a_wider_append_lock_supersedes_the_narrower_ones_of_the_task() -> None:
+def test_a_wider_lock_leaves_the_narrower_ones_of_its_task_as_they_are() -> None:
+    """Each protects what was granted under it, for as long as its own lease says."""
     pure = PureBox()
-    narrow = granted(pure.acquire(wanted("g", 1, 2, "APPEND")))
-    other = granted(pure.acquire(wanted("h", 1, 2, "APPEND")))
-    wide = granted(pure.acquire(wanted("g", 0, 4, "APPEND")))
-    assert {lock.lock_id for lock in pure.active()} == {wide.lock_id, other.lock_id}
-    held = holding.require_held(pure.box, [narrow.lock_id], "g", "g", pure.turn())
-    assert [lock.lock_id for lock in held] == [wide.lock_id], "a push that relies on the old one finds the new one"
+    narrow = allocated(pure.allocate(new_ids("g", "s", first=1, end=2)))
+    wide = granted(pure.acquire(wanted("g", 0, 4, "APPEND", lease_ms=1)))
+    assert [lock.lock_id for lock in pure.active()] == [narrow.lock.lock_id, wide.lock_id]
+    assert pure.box.find(narrow.lock.lock_id) == narrow.lock
+    again = allocated(pure.allocate(new_ids("g", "s", first=1, end=2)))
+    assert again.again and again.partitions == narrow.partitions
 
 
-def test_a_superseded_append_lock_stays_for_the_other_tasks_that_hold_it() -> None:
+def test_a_segment_lock_covers_segments_of_its_own_time_chunk_only() -> None:
+    """Id 7 of a month and id 7 of one of its days are two segments."""
     pure = PureBox()
-    narrow = granted(pure.acquire(wanted("g", 1, 2, "APPEND", task="one")))
-    granted(pure.acquire(wanted("g", 1, 2, "APPEND", task="two")))
-    wide = granted(pure.acquire(wanted("g", 0, 4, "APPEND", task="one")))
-    assert [lock.tasks for lock in pure.active()] == [("two",), ("one",)]
-    for task, lock_id in (("one", wide.lock_id), ("two", narrow.lock_id)):
-        held = holding.require_held(pure.box, [narrow.lock_id], "g", task, pure.turn())
-        assert [lock.lock_id for lock in held] == [lock_id]
+    month = granted(pure.acquire(segments("g", 7, first=0, end=31)))
+    day = granted(pure.acquire(segments("g", 7, first=3, end=4)))
+    assert day.lock_id != month.lock_id
+    assert allocated(pure.allocate(new_ids("h", "s", first=3, end=4))).partitions == range(8, 9)
 
 
-def test_a_superseded_append_lock_s_sequence_keys_still_answer() -> None:
+def test_ids_cannot_be_allocated_under_a_lock_on_no_segment() -> None:
     pure = PureBox()
-    first = allocated(pure.allocate(AllocationRequest(lock=wanted("g", 1, 2, "APPEND"), key="s")))
-    granted(pure.acquire(wanted("g", 0, 4, "APPEND")))
-    again = allocated(pure.allocate(AllocationRequest(lock=wanted("g", 1, 2, "APPEND"), key="s")))
-    assert again.again and again.partitions == first.partitions
+    with pytest.raises(InvalidLockRequestError, match="names the partitions"):
+        pure.allocate(AllocationRequest(lock=segments("g"), key="s", chunk=days(0, 1)))
+    assert pure.box == Box()
 
 
 # --- leases
@@ -320,9 +408,9 @@ def test_what_nobody_released_is_dropped_a_day_later() -> None:
     granted(pure.acquire(wanted("dead", 2, 3, priority=0)))
     granted(pure.acquire(wanted("high", 0, 1, priority=9, lease_ms=10 * boxes.KEPT_MS)))
     pure.box = boxes.remove_task(pure.box, "x", "x", 1, pure.turn())
-    later = boxes.pruned(pure.box, pure.now_ms + LEASE_MS + boxes.KEPT_MS)
+    later = boxes.prune(pure.box, pure.now_ms + LEASE_MS + boxes.KEPT_MS)
     assert [lock.group for lock in later.locks] == ["high"] and not later.departed
-    assert boxes.pruned(pure.box, pure.now_ms + LEASE_MS) == pure.box
+    assert boxes.prune(pure.box, pure.now_ms + LEASE_MS) == pure.box
 
 
 def test_a_removed_task_may_ask_again_as_a_later_attempt() -> None:
@@ -339,230 +427,229 @@ def test_a_removed_task_may_ask_again_as_a_later_attempt() -> None:
 # --- versions
 
 
-def test_a_lock_version_is_above_every_known_version_whatever_the_clock_says() -> None:
+def test_every_lock_of_whatever_type_gets_a_version_above_all_earlier_ones() -> None:
+    """Held or released meanwhile, in the same time or elsewhere, for a request or for ids; the clock goes back a day
+    and on again."""
     pure = PureBox()
-    versions = []
-    for back in (0, 1, 3_600_000, -5, 86_400_000):
-        pure.now_ms = NOW_MS - back
-        versions.append(granted(pure.acquire(wanted("g"))).version)
-        pure.box = boxes.release(pure.box, lambda lock: True)
-    assert versions == sorted(set(versions))
-    far = version_of(NOW_MS + 10**9)
-    assert granted(pure.acquire(wanted("seen", newest=far))).version > far
+    versions: list[int] = []
+    for number, moved in enumerate((0, 1, -3_600_000, 5, -86_400_000, 86_400_000, 7_200_000)):
+        pure.now_ms += moved
+        for at, kind in enumerate(KINDS):
+            day = 10 * number + at
+            versions.append(granted(pure.acquire(of_kind(kind, f"g{day}", day, day + 1))).version)
+            given = allocated(pure.allocate(new_ids(f"h{day}", "s", kind=kind, first=100 + day, end=101 + day)))
+            versions.append(given.lock.version)
+        if number % 2:
+            release_all(pure)
+    assert versions == sorted(set(versions)), "they only go up"
+    assert versions[0] == NOW_MS and versions[-len(KINDS) * 2] == pure.now_ms, "and they are times"
 
 
-def test_a_lock_version_is_above_versions_that_ids_were_given_out_at() -> None:
+def test_no_version_is_given_twice_after_all_that_remembered_it_is_gone() -> None:
     pure = PureBox()
-    far = version_of(NOW_MS + 10**9)
-    granted(pure.acquire(segments("s", 3, version=far)))
-    pure.box = boxes.release(pure.box, lambda lock: True)
-    assert granted(pure.acquire(wanted("g", 0, 9))).version > far
+    pure.now_ms += 10 * boxes.KEPT_MS
+    before = granted(pure.acquire(wanted("g"))).version
+    release_all(pure)
+    pure.box = boxes.prune(boxes.decode(boxes.encode(pure.box), "here"), pure.now_ms + 10 * boxes.KEPT_MS)
+    pure.now_ms = NOW_MS
+    assert granted(pure.acquire(wanted("g"))).version == before + 1
 
 
-def test_a_named_version_must_be_above_every_known_version() -> None:
+def test_asking_again_and_joining_give_the_version_that_the_lock_has() -> None:
     pure = PureBox()
-    granted(pure.acquire(segments("s", 3, version=version_of(NOW_MS))))
-    pure.box = boxes.release(pure.box, lambda lock: True)
-    refused("version-not-newest", lambda: pure.acquire(wanted("g", version=version_of(NOW_MS))))
-    assert granted(pure.acquire(wanted("g", version=version_of(NOW_MS + 1)))).version == version_of(NOW_MS + 1)
+    held = granted(pure.acquire(wanted("g", 0, 4, "APPEND", task="one")))
+    pure.now_ms += 1_000
+    for ask in (wanted("g", 0, 4, "APPEND", task="one"), wanted("g", 1, 2, "APPEND", task="two")):
+        assert granted(pure.acquire(ask)).version == held.version
+    assert allocated(pure.allocate(new_ids("g", "s", first=1, end=2))).lock.version == held.version
+    assert pure.box.version_ms == held.version
 
 
-def test_append_locks_have_the_1970_version() -> None:
-    assert granted(PureBox().acquire(wanted("g", kind="APPEND"))).version == APPEND_VERSION
-
-
-def test_versions_are_text_whose_order_is_the_order_of_times() -> None:
-    assert version_of(0) == APPEND_VERSION and version_ms(version_of(NOW_MS)) == NOW_MS
-    for bad in ("9", "1970-01-01T00:00:00Z", "2013-13-01T00:00:00.000Z", "v1"):
-        with pytest.raises(InvalidLockRequestError):
-            version_ms(bad)
-    with pytest.raises(ValueError, match="outside the years"):
-        version_of(10**15)
+def test_a_request_that_is_not_granted_uses_up_no_version() -> None:
+    pure = PureBox()
+    lost = granted(pure.acquire(wanted("low", priority=0)))
+    held = granted(pure.acquire(wanted("high", priority=9)))
+    assert isinstance(pure.acquire(wanted("other", priority=9)), Denied)
+    assert isinstance(pure.acquire(wanted("low", priority=0)), Revoked)
+    assert isinstance(pure.allocate(new_ids("other", "s", priority=9)), Denied)
+    assert (lost.version, held.version, pure.box.version_ms) == (NOW_MS, NOW_MS + 1, NOW_MS + 1)
 
 
 # --- allocation
 
 
-def asked(group: str, key: str, count: int = 1, **other: Any) -> AllocationRequest:
-    given = {name: other.pop(name) for name in ("version", "at_least", "interval") if name in other}
-    return AllocationRequest(lock=segments(group, **other), key=key, count=count, **given)
-
-
-def test_new_ids_never_conflict_with_segment_locks_and_are_locked() -> None:
+def test_new_ids_come_after_those_that_segment_locks_are_on() -> None:
+    """Segments that are locked exist, so their ids are taken."""
     pure = PureBox()
-    granted(pure.acquire(segments("compact", 0, 1, 2)))
-    late = allocated(pure.allocate(asked("kafka", "s0")))
-    assert late.partitions == range(3, 4), "the ids that are locked exist"
-    assert isinstance(pure.acquire(segments("thief", 3)), Denied)
-    assert allocated(pure.allocate(asked("compact", "out", 2))).partitions == range(4, 6)
+    compact = granted(pure.acquire(segments("compact", 0, 1, 4)))
+    assert allocated(pure.allocate(new_ids("kafka", "s0"))).partitions == range(5, 6)
+    out = AllocationRequest(lock=LockRequest.of_held(compact, "compact"), key="out", chunk=days(0, 1), count=2)
+    given = allocated(pure.allocate(out))
+    assert given.partitions == range(6, 8) and given.lock.lock_id == compact.lock_id
+    assert given.lock.partitions == compact.partitions, "the lock is on what it was asked for"
+    granted(pure.acquire(segments("later", 9)))
+    assert allocated(pure.allocate(new_ids("kafka", "s1"))).partitions == range(10, 11)
+    assert allocated(pure.allocate(new_ids("kafka", "s2", first=1, end=2))).partitions == range(1), "another chunk"
 
 
-def test_new_ids_pass_over_ids_that_are_locked_at_any_version() -> None:
+def test_a_segment_lock_on_ids_that_were_given_out_skips_none() -> None:
     pure = PureBox()
-    granted(pure.acquire(segments("compact", 4, version="v1")))
-    assert allocated(pure.allocate(asked("kafka", "s0"))).partitions == range(5, 6)
+    assert allocated(pure.allocate(new_ids("kafka", "s0", 5))).partitions == range(5)
+    granted(pure.acquire(segments("compact", 1, 2)))
+    assert allocated(pure.allocate(new_ids("kafka", "s1"))).partitions == range(5, 6)
 
 
-def test_all_new_ids_of_a_group_in_a_chunk_are_one_lock() -> None:
+def test_ids_of_one_chunk_are_unique_whatever_lock_they_were_given_under() -> None:
+    """Locks of every kind and width in turn, held and released, with the clock going back: one counter."""
+    pure = PureBox()
+    given: list[int] = []
+    for number in range(60):
+        kind = KINDS[number % len(KINDS)]
+        wide = kind != "SEGMENT" and number % 3
+        first, end = (0, 31) if wide else (3, 4)
+        lock = of_kind(kind, f"g{number}", first, end, priority=number)
+        ask = AllocationRequest(lock=lock, key="s", chunk=days(3, 4), count=1 + number % 4)
+        given += allocated(pure.allocate(ask)).partitions
+        pure.now_ms -= 1_000
+        if number % 7 == 6:
+            release_all(pure)
+    assert given == list(range(len(given))), "none twice, and none skipped"
+    assert pure.box.counters == (Counter(days(3, 4).start_ms, days(3, 4).end_ms, len(given)),)
+
+
+def test_time_chunks_are_counted_apart_also_when_one_contains_the_other() -> None:
+    pure = PureBox()
+    for number, chunk in enumerate((days(0, 31), days(3, 4), days(4, 5), days(3, 4), days(0, 31))):
+        given = allocated(pure.allocate(new_ids("g", f"s{number}", 2, first=0, end=31, chunk=chunk)))
+        assert given.chunk == chunk and given.partitions == (range(2) if number < 3 else range(2, 4))
+
+
+def test_allocations_of_a_group_in_one_chunk_share_one_lock() -> None:
     pure = PureBox()
     for number in range(5):
-        allocated(pure.allocate(asked("g", f"s{number}", 2)))
-    assert [lock.partitions for lock in pure.active()] == [((0, 10),)]
+        allocated(pure.allocate(new_ids("g", f"s{number}", 2)))
+    assert [set(lock.allocated) for lock in pure.active()] == [{f"s{number}" for number in range(5)}]
 
 
 def test_the_same_sequence_key_gets_the_same_ids() -> None:
     pure = PureBox()
-    first = allocated(pure.allocate(asked("g", "s", 3, task="one")))
-    allocated(pure.allocate(asked("h", "s", 3)))
-    again = allocated(pure.allocate(asked("g", "s", 3, task="two")))
+    first = allocated(pure.allocate(new_ids("g", "s", 3, task="one")))
+    allocated(pure.allocate(new_ids("h", "s", 3)))
+    again = allocated(pure.allocate(new_ids("g", "s", 3, task="two")))
     assert again.partitions == first.partitions and again.again and again.lock.tasks == ("one", "two")
-    refused("sequence-differs", lambda: pure.allocate(asked("g", "s", 4)))
-    refused("sequence-differs", lambda: pure.allocate(asked("g", "s", 3, first=5, end=6)))
+    refused("sequence-differs", lambda: pure.allocate(new_ids("g", "s", 4)))
+    refused("sequence-differs", lambda: pure.allocate(new_ids("g", "s", 3, first=5, end=6)))
 
 
 def test_ids_are_never_given_out_again_after_their_lock_is_released() -> None:
     pure = PureBox()
     seen: set[int] = set()
     for _ in range(10):
-        given = set(allocated(pure.allocate(asked("g", "s", 3))).partitions)
+        given = set(allocated(pure.allocate(new_ids("g", "s", 3))).partitions)
         assert not given & seen
         seen |= given
-        pure.box = boxes.release(pure.box, lambda lock: True)
+        release_all(pure)
     assert not pure.box.locks and len(pure.box.counters) == 1
 
 
 def test_ids_of_a_revoked_lock_are_not_confirmed() -> None:
     pure = PureBox()
-    allocated(pure.allocate(asked("low", "s", priority=0)))
+    allocated(pure.allocate(new_ids("low", "s", priority=0)))
     granted(pure.acquire(wanted("high", priority=9)))
-    assert isinstance(pure.allocate(asked("low", "s", priority=0)), Revoked)
-    assert isinstance(pure.allocate(asked("low", "other", priority=0)), Revoked)
-    assert isinstance(pure.allocate(asked("third", "s", priority=0)), Denied)
+    assert isinstance(pure.allocate(new_ids("low", "s", priority=0)), Revoked)
+    assert isinstance(pure.allocate(new_ids("low", "other", priority=0)), Revoked)
+    assert isinstance(pure.allocate(new_ids("third", "s", priority=0)), Denied)
 
 
-def test_ids_under_a_time_chunk_lock_have_its_version() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_are_of_a_chunk_inside_the_lock(kind: str) -> None:
     pure = PureBox()
-    ask = AllocationRequest(lock=wanted("g", 0, 31, "REPLACE"), key="s", count=2, interval=days(3, 4))
-    given = allocated(pure.allocate(ask))
-    assert given.version == given.lock.version == version_of(NOW_MS) and given.partitions == range(2)
-    assert given.segments[1] == SegmentKey(days(3, 4), version_of(NOW_MS), 1)
-    refused("outside-lock", lambda: pure.allocate(_under(ask, interval=days(30, 32), key="o")))
-    refused("version-over-lock", lambda: pure.allocate(_under(ask, version=version_of(NOW_MS + 1), key="v")))
+    given = allocated(pure.allocate(new_ids("g", "s", 2, first=0, end=31, kind=kind, chunk=days(3, 4))))
+    assert (given.chunk, given.lock.interval, given.partitions) == (days(3, 4), days(0, 31), range(2))
+    before = pure.box
+    for number, outside in enumerate((days(30, 32), days(31, 32), days(0, 32))):
+        for group in ("g", "new"):
+            ask = new_ids(group, f"o{number}", first=0, end=31, kind="APPEND", chunk=outside)
+            if group == "g" or frozenset({kind, "APPEND"}) in COEXIST:
+                refused("outside-lock", lambda ask=ask: pure.allocate(ask))  # type: ignore[misc]
+    assert pure.box == before, "neither the lock nor the ids"
 
 
-def _under(ask: AllocationRequest, **other: Any) -> AllocationRequest:
-    return AllocationRequest(**{"lock": ask.lock, "key": ask.key, "count": ask.count, **other})
+# --- holding
 
 
-def test_appends_may_allocate_at_the_version_that_is_visible() -> None:
-    pure = PureBox()
-    ask = AllocationRequest(lock=wanted("g", kind="APPEND"), key="s", version=version_of(NOW_MS), at_least=7)
-    assert allocated(pure.allocate(ask)).segments == (SegmentKey(days(0, 1), version_of(NOW_MS), 7),)
-
-
-def test_appends_may_allocate_in_a_wider_chunk_of_a_newer_version_and_nobody_else_may() -> None:
-    """A further place of a segment: its lock is on its own chunk, and stays so."""
-    pure = PureBox()
-    newer = version_of(NOW_MS)
-    append = AllocationRequest(lock=wanted("a", kind="APPEND"), key="s", interval=days(0, 31), version=newer)
-    given = allocated(pure.allocate(append))
-    assert (given.interval, given.lock.interval) == (days(0, 31), days(0, 1))
-    for chunk, version in ((days(0, 31), APPEND_VERSION), (days(1, 31), newer)):
-        ask = _under(append, key="o", interval=chunk, version=version)
-        refused("outside-lock", lambda ask=ask: pure.allocate(ask))  # type: ignore[misc]
-    replace = AllocationRequest(lock=wanted("r", 40, 41, "REPLACE"), key="s", interval=days(31, 62))
-    refused("outside-lock", lambda: pure.allocate(replace))
-
-
-def test_locally_counted_ids_are_known_before_they_can_be_published() -> None:
-    pure = PureBox()
-    lock = granted(pure.acquire(wanted("g", 0, 2, "REPLACE")))
-    local = LocalRecord(lock.lock_id, "g", "g", "local", ((days(0, 1), 4),))
-    mine = SegmentKey(days(0, 1), lock.version, 3)
-    refused("id-not-allocated", lambda: allocation.check_given(pure.box, [mine], pure.turn()))
-    pure.box = allocation.record_local(pure.box, local, pure.turn())
-    pure.box = allocation.record_local(pure.box, local, pure.turn())
-    allocation.check_given(pure.box, [mine], pure.turn())
-    other = LocalRecord(lock.lock_id, "g", "g", "another push", ((days(0, 1), 4),))
-    refused("ids-taken", lambda: allocation.record_local(pure.box, other, pure.turn()))
-    outside = LocalRecord(lock.lock_id, "g", "g", "local", ((days(5, 6), 4),))
-    refused("outside-lock", lambda: allocation.record_local(pure.box, outside, pure.turn()))
-    pure.box = boxes.release(pure.box, lambda lock: True)
-    later = AllocationRequest(lock=wanted("h", kind="APPEND"), key="s", version=lock.version)
-    assert allocated(pure.allocate(later)).partitions == range(4, 5)
-
-
-def test_only_the_holder_of_an_exclusive_or_replace_lock_counts_locally() -> None:
-    pure = PureBox()
-    lock = granted(pure.acquire(wanted("g", kind="APPEND")))
-    record = LocalRecord(lock.lock_id, "g", "g", "local", ((days(0, 1), 1),))
-    refused("not-local", lambda: allocation.record_local(pure.box, record, pure.turn()))
-
-
-# --- fencing
-
-
-def test_every_lock_that_covers_a_segment_must_hold() -> None:
+def test_every_lock_that_a_push_relies_on_must_hold() -> None:
     """Druid finds no single lock then, and takes the push for valid."""
     pure = PureBox()
-    granted(pure.acquire(segments("g", 0, priority=0)))
-    granted(pure.acquire(segments("g", 1, priority=0)))
+    locks = [granted(pure.acquire(segments("g", partition, priority=0))) for partition in (0, 1)]
     granted(pure.acquire(segments("thief", 1, priority=9)))
-    keys = [SegmentKey(days(0, 1), APPEND_VERSION, partition) for partition in (0, 1)]
-    assert len(holding.covering(pure.box, keys[:1], "g", "g", pure.turn())) == 1
+    names = [lock.lock_id for lock in locks]
+    assert holding.require_held(pure.box, names[:1], "g", "g", pure.turn()) == (locks[0],)
     with pytest.raises(LockRevokedError, match="thief"):
-        holding.covering(pure.box, keys, "g", "g", pure.turn())
+        holding.require_held(pure.box, names, "g", "g", pure.turn())
 
 
-def test_a_segment_under_no_lock_or_above_its_version_is_not_covered() -> None:
+def test_a_lock_that_is_not_the_task_s_is_not_held() -> None:
     pure = PureBox()
-    lock = granted(pure.acquire(wanted("g", 0, 2)))
-    holding.covering(pure.box, [SegmentKey(days(1, 2), lock.version, 0)], "g", "g", pure.turn())
-    for bad in (SegmentKey(days(1, 3), lock.version, 0), SegmentKey(days(1, 2), version_of(NOW_MS + 1), 0)):
+    lock = granted(pure.acquire(wanted("g", task="one")))
+    for names, group, task, rule in (
+        ([lock.lock_id], "g", "two", "lock-lost"),
+        ([lock.lock_id], "h", "one", "lock-lost"),
+        ([lock.lock_id, "never granted"], "g", "one", "lock-lost"),
+        ([], "g", "one", "no-lock"),
+    ):
         with pytest.raises(LockLostError) as caught:
-            holding.covering(pure.box, [bad], "g", "g", pure.turn())
-        assert caught.value.rule == "not-covered"
-    with pytest.raises(LockLostError):
-        holding.covering_intervals(pure.box, [days(0, 1)], "g", "another task", pure.turn())
+            holding.require_held(pure.box, names, group, task, pure.turn())
+        assert caught.value.rule == rule and not isinstance(caught.value, LockRevokedError)
 
 
 # --- what is stored
 
 
 def test_counters_fold_and_promise_at_least_as_much() -> None:
-    """1,500 hours of two versions: the list stays short, and no id is ever promised twice."""
+    """1,500 hours, every third twice: the list stays short, and no id is ever promised twice."""
     counters: tuple[Counter, ...] = ()
     promised: dict[Any, int] = {}
     for number in range(1500):
-        chunk = Granularity.HOUR.chunk(NOW_MS + number * 3_600_000 * 7)
-        version = version_of(NOW_MS + number % 2)
-        first = next_id(counters, chunk, version)
-        assert first >= promised.get((chunk, version), 0)
-        promised[chunk, version] = first + 1 + number % 3
-        counters = raised(counters, chunk, version, promised[chunk, version])
-        assert len(counters) <= MAX_COUNTERS
-    assert all(next_id(counters, *key) >= following for key, following in promised.items())
+        for at in (number, number // 2) if number % 3 == 0 else (number,):
+            chunk = Granularity.HOUR.chunk(NOW_MS + at * 3_600_000 * 7)
+            first = next_id(counters, chunk)
+            assert first >= promised.get(chunk, 0)
+            promised[chunk] = first + 1 + number % 3
+            counters = advance(counters, chunk, promised[chunk])
+            assert len(counters) <= MAX_COUNTERS
+    assert all(next_id(counters, chunk) >= following for chunk, following in promised.items())
 
 
 def test_counters_of_many_years_fold_into_one_if_they_must() -> None:
     many = tuple(
-        Counter(chunk.start_ms, chunk.end_ms, APPEND_VERSION, number)
+        Counter(chunk.start_ms, chunk.end_ms, number)
         for number in range(1, 1001)
         for chunk in [Granularity.DAY.chunk(number * 86_400_000 * 200)]
     )
-    assert len(folded(many)) <= MAX_COUNTERS
-    assert len(folded(many, 1, 1)) == 1 and folded(many, 1, 1)[0].next == 1000
+    assert len(fold(many)) <= MAX_COUNTERS
+    assert len(fold(many, 1, 1)) == 1 and fold(many, 1, 1)[0].next == 1000
+
+
+def test_a_counter_never_goes_back() -> None:
+    chunk = days(0, 1)
+    counters = advance((), chunk, 5)
+    assert advance(counters, chunk, 5) == advance(counters, chunk, 2) == counters
+    assert next_id(advance(fold(counters, 0, 0), chunk, 3), chunk) == 5
+    assert [next_id(advance(counters, chunk, 9), one) for one in (chunk, days(0, 2), days(1, 2))] == [9, 0, 0]
 
 
 def test_a_box_comes_back_as_it_was_stored() -> None:
     pure = PureBox()
     granted(pure.acquire(segments("g", 0, 1, 5, priority=0)))
-    allocated(pure.allocate(asked("g", "s", 3, priority=0)))
+    allocated(pure.allocate(new_ids("g", "s", 3, priority=0)))
     granted(pure.acquire(wanted("h", 0, 3, priority=9)))
     pure.box = boxes.remove_task(pure.box, "x", "y", 3, pure.turn())
     assert boxes.decode(boxes.encode(pure.box), "here") == pure.box
-    assert boxes.encode(Box()) == b"{}"
-    for bad in (b"", b"[]", b'{"format":2}', b'{"locks":[{}]}'):
+    assert b'"format":2' in boxes.encode(Box())
+    with pytest.raises(CorruptRecordError, match="here"):
+        boxes.decode(b"{}", "here")
+    for bad in (b"", b"[]", b'{"format":1}', b'{"format":3}', b'{"locks":[{}]}', b'{"counters":[[0,1,"1970",2]]}'):
         with pytest.raises(CorruptRecordError, match="here"):
             boxes.decode(bad, "here")
 
@@ -572,7 +659,6 @@ def test_ranges_are_sets() -> None:
         itertools.chain(*(itertools.combinations(range(5), n) for n in range(4))), repeat=2
     ):
         a, b = ranges_of(left), ranges_of(right)
-        assert join_ranges(a, b) == ranges_of({*left, *right})
         assert ranges_overlap(a, b) == bool(set(left) & set(right))
         assert ranges_contain(a, b) == (set(right) <= set(left))
 
@@ -586,10 +672,9 @@ def test_ranges_are_sets() -> None:
         lambda: wanted("g", partitions=frozenset({1})),
         lambda: segments("g", -1),
         lambda: PureBox().acquire(segments("g")),
-        lambda: AllocationRequest(lock=segments("g"), key=""),
-        lambda: AllocationRequest(lock=segments("g"), key="s", count=0),
-        lambda: AllocationRequest(lock=segments("g", 1), key="s"),
-        lambda: PureBox().allocate(asked("g", "s", version="v1")),
+        lambda: new_ids("g", ""),
+        lambda: new_ids("g", "s" * 501),
+        lambda: new_ids("g", "s", 0),
     ],
 )
 def test_requests_that_make_no_sense_are_errors(ask: Callable[[], object]) -> None:
@@ -598,7 +683,25 @@ def test_requests_that_make_no_sense_are_errors(ask: Callable[[], object]) -> No
 
 
 def test_switching_off_all_or_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Revert test: without the rule, a lock of higher priority is revoked, and the test above fails."""
-    monkeypatch.setattr(rules, "all", any, raising=False)
+    """Revert test: when those locks give way that can, whatever else stands in the way, the test above fails."""
+
+    def grab(locks: Sequence[Lock], request: LockRequest, now_ms: int) -> rules.Decision:
+        decision = rules.decide(locks, request, now_ms)
+        if not isinstance(decision, rules.Deny):
+            return decision
+        return rules.decide([lock for lock in locks if lock not in decision.blockers], request, now_ms)
+
+    monkeypatch.setattr(boxes, "decide", grab)
     with pytest.raises(AssertionError):
         test_revocation_is_all_or_nothing()
+
+
+def test_own_locks_in_the_way_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Revert test: a group whose locks are looked at as a stranger's is denied."""
+
+    def strict(locks: Sequence[Lock], request: LockRequest, now_ms: int) -> rules.Decision:
+        return rules.decide(locks, replace(request, group="a stranger"), now_ms)
+
+    monkeypatch.setattr(boxes, "decide", strict)
+    with pytest.raises(AssertionError):
+        test_every_lock_of_a_group_keeps_others_out_by_itself()

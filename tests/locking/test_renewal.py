@@ -4,43 +4,34 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from airflow_provider_segments.clock import system_now_ms
 from airflow_provider_segments.core.locking import Denied, Granted, Lock, granted_lock
 from airflow_provider_segments.core.locking.box import LockBox
 from airflow_provider_segments.core.locking.renewal import KeptLeases, keep_leases
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.exceptions import LockLostError, LockRevokedError
-from tests.locking.helpers import wanted
+from tests.locking.helpers import until, wanted
 from tests.support.sessions import settings
 from tests.support.tcp_proxy import TcpProxy
 
-SHORT_MS = 1_200
+SHORT_MS = 2_000
 """A lease that a test can wait for, and that a busy machine renews in time."""
 
 
 @pytest.fixture
 def box(store: SegmentStore) -> LockBox:
     """An empty box."""
-    return LockBox(store.session, store.paths, "t")
+    return LockBox(store.cluster, "t")
 
 
 def lock(box: LockBox, group: str = "g", day: int = 0, **other: Any) -> Lock:
     """Acquire what must be granted, under a short lease."""
     return granted_lock("t", box.acquire(wanted(group, day, day + 1, lease_ms=SHORT_MS, **other)))
-
-
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for a condition."""
-    limit = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < limit, "it never came true"
-        time.sleep(0.02)
 
 
 def threads() -> set[str]:
@@ -61,7 +52,7 @@ def test_without_renewals_the_lock_is_taken_after_its_lease(box: LockBox, monkey
     held = lock(box)
     monkeypatch.setattr(KeptLeases, "run", lambda _: None)
     with keep_leases(box, "g", "g", SHORT_MS, [held.lock_id]):
-        assert isinstance(box.acquire_blocking(wanted("thief"), 3 * SHORT_MS / 1000), Granted)
+        assert isinstance(box.acquire_blocking(wanted("thief"), 60), Granted)
 
 
 def test_leaving_ends_the_renewals_at_once(box: LockBox) -> None:
@@ -69,7 +60,7 @@ def test_leaving_ends_the_renewals_at_once(box: LockBox) -> None:
     before = time.monotonic()
     with keep_leases(box, "g", "g", 600_000, [held.lock_id]):
         assert threads()
-    assert time.monotonic() - before < 5, "the next renewal would be in 200 s"
+    assert time.monotonic() - before < 30, "the next renewal would be in 200 s"
     assert not threads()
 
 
@@ -124,28 +115,30 @@ def test_without_lock_ids_whatever_the_task_holds_at_the_time_is_renewed(box: Lo
     assert {held.lock_id, late.lock_id, again.lock_id}.isdisjoint({lost.lock_id})
 
 
-def test_a_lost_connection_is_tried_again(zk_hosts: str, cluster: str, box: LockBox) -> None:
+def test_a_lost_connection_is_tried_again(zk_hosts: str, store: SegmentStore, box: LockBox) -> None:
     """Longer than the lease: nobody has taken the lock meanwhile, so it is renewed and the work goes on."""
     held = lock(box)
     with TcpProxy(zk_hosts) as proxy, ZooKeeperSession.connect(settings(proxy.hosts)) as session:
-        through = LockBox(session, ClusterPaths(cluster), "t")
+        through = LockBox(store.replace(session=session).cluster, "t")
         with keep_leases(through, "g", "g", SHORT_MS, [held.lock_id]) as kept:
             proxy.refuse()
             ended = box.locks()[0].lease_until_ms
-            until(lambda: box.locks()[0].abandoned(int(time.time() * 1000)))
+            until(lambda: box.locks()[0].abandoned(system_now_ms()))
             proxy.heal()
             until(lambda: box.locks()[0].lease_until_ms > ended)
             kept.check()
             assert isinstance(box.acquire(wanted("thief")), Denied)
 
 
-def test_a_lock_that_was_taken_while_the_connection_was_away_is_lost(zk_hosts: str, cluster: str, box: LockBox) -> None:
+def test_a_lock_that_was_taken_while_the_connection_was_away_is_lost(
+    zk_hosts: str, store: SegmentStore, box: LockBox
+) -> None:
     held = lock(box)
     with TcpProxy(zk_hosts) as proxy, ZooKeeperSession.connect(settings(proxy.hosts)) as session:
-        through = LockBox(session, ClusterPaths(cluster), "t")
+        through = LockBox(store.replace(session=session).cluster, "t")
         with keep_leases(through, "g", "g", SHORT_MS, [held.lock_id]) as kept:
             proxy.refuse()
-            taken = box.acquire_blocking(wanted("thief"), 20)
+            taken = box.acquire_blocking(wanted("thief"), 60)
             assert isinstance(taken, Granted)
             proxy.heal()
             until(lambda: kept.error is not None)
@@ -153,12 +146,12 @@ def test_a_lock_that_was_taken_while_the_connection_was_away_is_lost(zk_hosts: s
                 kept.check()
 
 
-def test_leaving_while_zookeeper_is_away_does_not_wait_for_it(zk_hosts: str, cluster: str, box: LockBox) -> None:
+def test_leaving_while_zookeeper_is_away_does_not_wait_for_it(zk_hosts: str, store: SegmentStore, box: LockBox) -> None:
     held = lock(box)
     with TcpProxy(zk_hosts) as proxy, ZooKeeperSession.connect(settings(proxy.hosts)) as session:
-        through = LockBox(session, ClusterPaths(cluster), "t")
+        through = LockBox(store.replace(session=session).cluster, "t")
         with keep_leases(through, "g", "g", SHORT_MS, [held.lock_id]):
             proxy.refuse()
-            until(lambda: box.locks()[0].abandoned(int(time.time() * 1000)))
+            until(lambda: box.locks()[0].abandoned(system_now_ms()))
             left = time.monotonic()
-        assert time.monotonic() - left < 4
+        assert time.monotonic() - left < 7, "it waits for 2 s at most; ZooKeeper would take 10 s"

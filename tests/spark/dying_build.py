@@ -11,10 +11,9 @@ import sys
 from pyspark.sql import SparkSession
 
 from airflow_provider_segments.core.storage import open_store
-from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.environment import spark_environment
-from tests.support.sessions import DyingSession, settings
+from tests.support.sessions import DyingSession, settings, store_on
 
 
 def main(hosts: str, cluster: str, storage: str, table: str, entry: str, at: str, landed: str) -> None:
@@ -30,7 +29,7 @@ def main(hosts: str, cluster: str, storage: str, table: str, entry: str, at: str
     )
     with DyingSession.connect(settings(hosts)) as session:
         session.at, session.landed = int(at), landed == "True"
-        store = SegmentStore(session, cluster, open_store(storage))
+        store = store_on(session, cluster, open_store(storage))
         source = spark.range(300).selectExpr("timestamp_millis(id % 2 * 86400000) AS at", "id AS x")
         build_segments(spark, store.table(table), entry, source)
 

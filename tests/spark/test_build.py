@@ -281,27 +281,27 @@ def test_an_unknown_table_or_entry_is_refused(spark: SparkSession, make_table: M
 
 
 @pytest.fixture
-def break_uploads(tmp_path: Path) -> Callable[[Table, int], None]:
-    """Let so many uploads of a table's builds arrive and then fail."""
+def break_uploads(tmp_path: Path) -> Callable[[Table, int], Table]:
+    """The same table, of whose builds so many uploads arrive and then fail."""
 
-    def arm(table: Table, times: int) -> None:
+    def arm(table: Table, times: int) -> Table:
         fuse = tmp_path / "fuse"
         fuse.mkdir()
         for number in range(times):
             (fuse / str(number)).touch()
         cloudpickle.register_pickle_by_value(sys.modules[faults.__name__])
         assert isinstance(table.storage, LocalStore)
-        table.storage = faults.FailingStore(table.storage.root, fuse)
+        return table.store.replace(storage=faults.FailingStore(table.storage.root, fuse)).table(table.name)
 
     return arm
 
 
 def test_a_failing_job_leaves_nothing_visible_and_its_objects_below_the_entry(
-    spark: SparkSession, make_table: MakeTable, break_uploads: Callable[[Table, int], None]
+    spark: SparkSession, make_table: MakeTable, break_uploads: Callable[[Table, int], Table]
 ) -> None:
     """Every attempt of a task fails after its upload: the objects are there, and nobody knows them."""
     table = make_table(timeFormat="EPOCH_MILLIS", segmentGranularity="DAY")
-    break_uploads(table, 100)
+    table = break_uploads(table, 100)
     entry = table.start().entry_id
     with pytest.raises(PythonException, match="failed on purpose") as raised:
         build_segments(spark, table, entry, events(spark, [(day * DAY, day) for day in range(4)]))
@@ -313,11 +313,11 @@ def test_a_failing_job_leaves_nothing_visible_and_its_objects_below_the_entry(
 
 
 def test_a_retried_task_yields_exactly_the_committed_objects(
-    spark: SparkSession, make_table: MakeTable, break_uploads: Callable[[Table, int], None]
+    spark: SparkSession, make_table: MakeTable, break_uploads: Callable[[Table, int], Table]
 ) -> None:
     """What the first execution stored stays behind under a key of its own; rows are neither doubled nor lost."""
     table = make_table(timeFormat="EPOCH_MILLIS", segmentGranularity="DAY")
-    break_uploads(table, 2)
+    table = break_uploads(table, 2)
     built = push(spark, table, events(spark, [(day * DAY, day) for day in range(4)]))
     assert (built.segments, built.rows) == (4, 4)
     assert sorted(row["x"] for part in contents(table).values() for row in part) == [0, 1, 2, 3]

@@ -105,8 +105,8 @@ def test_appends_go_on_while_a_chunk_is_compacted_and_do_not_make_it_start_over(
     merges: list[str] = []
     merge = compact._Run._merge
 
-    def late_data(self: Any, group: Any, ticket: Any) -> Any:
-        merged = merge(self, group, ticket)
+    def late_data(self: Any, group: Any, started: Any, ticket: Any) -> Any:
+        merged = merge(self, group, started, ticket)
         merges.append(group.chunk)
         append(table, tmp_path, [77])
         return merged
@@ -161,9 +161,9 @@ def test_what_somebody_else_is_replacing_is_reported_and_left_to_them(
     for number in range(2):
         append(table, tmp_path, [number])
     other = table.start(table.snapshot().names[:1], identity="other").entry_id
-    [group] = run(spark, table).groups
-    assert "from-replaced" in group.error
-    assert other in group.error
+    report = run(spark, table)
+    assert (report.groups, report.failed) == ([], [])
+    assert [(one.chunk, one.reason) for one in report.skipped] == [("2013-01-01", "changed meanwhile")]
     table.revert(other, force=True)
     assert [group.error for group in run(spark, table).groups] == [""]
 

@@ -89,7 +89,8 @@ def test_a_worker_killed_at_an_upload_is_replaced_and_nothing_doubles(
     fuse = tmp_path / "fuse"
     fuse.mkdir()
     (fuse / "one").touch()
-    table.storage = DyingStore(tmp_path / "objects", fuse, after)
+    dying = DyingStore(tmp_path / "objects", fuse, after)
+    table = table.store.replace(storage=dying).table(table.name)
     entry = table.start().entry_id
     source = spark.range(300).selectExpr("timestamp_millis(id % 2 * 86400000) AS at", "id AS x")
     built = build_segments(spark, table, entry, source)

@@ -21,7 +21,7 @@ from airflow_provider_segments.spark.leases import check_leases
 from airflow_provider_segments.spark.read import leased_table, read_files, read_table, schema_of
 from tests.spark.conftest import document
 from tests.support.owned import drain, keys_in
-from tests.support.sessions import expire, settings
+from tests.support.sessions import expire, settings, store_on
 from tests.support.tables import DAY_MS, HandClock
 
 BOTH = pytest.mark.parametrize("through_arrow", [False, True], ids=["spark", "arrow"])
@@ -44,7 +44,7 @@ def own_session(zk_hosts: str) -> Iterator[ZooKeeperSession]:
 def table(own_session: ZooKeeperSession, cluster: str, tmp_path: Path, hand: HandClock) -> Table:
     """A table whose replaced segments may go at once, in a store with tiered storage."""
     hot, cold = (open_store((tmp_path / name).as_uri()) for name in ("hot", "cold"))
-    store = SegmentStore(own_session, cluster, hot, tiered=cold, clock=hand.clock())
+    store = store_on(own_session, cluster, hot, tiered=cold, clock=hand.clock())
     return made(store)
 
 
@@ -190,7 +190,7 @@ def test_a_table_in_two_buckets_is_read_from_both(
         for bucket in ("hot", "cold"):
             server.create_bucket(bucket)
         hot, cold = (open_store(f"s3://{bucket}/here", **server.options) for bucket in ("hot", "cold"))
-        table = made(SegmentStore(own_session, cluster, hot, tiered=cold, clock=hand.clock()))
+        table = made(store_on(own_session, cluster, hot, tiered=cold, clock=hand.clock()))
         push(spark, table, rows(spark, 0))
         table.offload(older_than_ms=DAY_MS, primary_lag_ms=0)
         table.offload(older_than_ms=DAY_MS, primary_lag_ms=0)

@@ -9,7 +9,11 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from airflow_provider_segments.core.cluster import Cluster
+from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper import CommitConflictError, Op, ZooKeeperSession, ZooKeeperSettings
+from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.exceptions import OutcomeUnknownError
 
 Outcome = list[Any] | CommitConflictError | OutcomeUnknownError
@@ -92,3 +96,8 @@ def expire(session: ZooKeeperSession) -> None:
     while client.client_id in (None, before) or client.client_id[0] == 0:
         assert time.monotonic() < until, "the client never got a new session"
         time.sleep(0.02)
+
+
+def store_on(session: ZooKeeperSession, cluster: str, storage: ObjectStore, **options: Any) -> SegmentStore:
+    """The store of a cluster through a session that is open already."""
+    return SegmentStore(Cluster(session, ClusterPaths(cluster), storage, **options))

@@ -42,12 +42,17 @@ class HandClock:
 
 def on_clock(store: SegmentStore, clock: Clock) -> SegmentStore:
     """The same store and session under another clock."""
-    return store.like(clock=clock)
+    return store.replace(clock=clock)
+
+
+def at_time(store: SegmentStore, now_ms: Callable[[], int]) -> SegmentStore:
+    """The same store and session with another wall clock."""
+    return store.replace(clock=replace(store.clock, now_ms=now_ms))
 
 
 def on_session(store: SegmentStore, session: ZooKeeperSession, retry: Retry = QUICK) -> SegmentStore:
     """The same cluster and objects through another session."""
-    return store.like(session=session, retry=retry)
+    return store.replace(session=session, retry=retry)
 
 
 def make_table(store: SegmentStore, name: str = "t", kind: str = "APPEND", **segments_config: str) -> Table:

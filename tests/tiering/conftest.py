@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_segments.clock import system_now_ms
+from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.dev.s3 import S3Server
-from tests.support.sessions import settings
+from tests.support.sessions import settings, store_on
 from tests.support.tables import QUICK, HandClock
 
 _PREFIXES = itertools.count(1)
@@ -46,4 +47,12 @@ def tiered_store(
     else:
         stores = [open_store((tmp_path / name).as_uri()) for name in ("hot", "cold")]
     with ZooKeeperSession.connect(settings(zk_hosts)) as session:
-        yield SegmentStore(session, cluster, stores[0], tiered=stores[1], clock=hand.clock(), retry=QUICK)
+        yield store_on(
+            session,
+            cluster,
+            stores[0],
+            tiered=stores[1],
+            deletion=DeletionSettings(max_lease_age_ms=0),
+            clock=hand.clock(),
+            retry=QUICK,
+        )

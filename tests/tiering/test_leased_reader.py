@@ -9,7 +9,7 @@ from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.exceptions import LeaseLostError, ObjectNotFoundError
 from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned
-from tests.support.sessions import expire, settings
+from tests.support.sessions import expire, settings, store_on
 from tests.support.tables import HandClock, make_table
 
 
@@ -68,7 +68,7 @@ def test_without_a_lease_the_same_reader_loses_its_files(tiered_store: SegmentSt
 def test_a_reader_whose_session_expired_hears_of_it(tiered_store: SegmentStore, zk_hosts: str, hand: HandClock) -> None:
     """Its lease went with the session, so its files may go: an error at the next look and at the end, never silence."""
     with ZooKeeperSession.connect(settings(zk_hosts)) as session:
-        reader = SegmentStore(session, tiered_store.paths.cluster, tiered_store.storage, clock=hand.clock())
+        reader = store_on(session, tiered_store.paths.cluster, tiered_store.storage, clock=hand.clock())
         table = make_table(tiered_store, replacedSegmentsRetentionPeriod="0s")
         push_owned(table, ["a", "b"])
         gone = "table 't': the lease of this snapshot is gone"

@@ -9,6 +9,7 @@ from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.tiering.records import OffloadReport
 from airflow_provider_segments.exceptions import InvalidConfigError, StorageError
 from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned
+from tests.support.sessions import store_on
 from tests.support.tables import DAY_MS, HandClock, make_table, queued_batches, registered
 
 LAG = 3 * DAY_MS
@@ -177,12 +178,12 @@ def test_an_offload_needs_a_tiered_storage_of_its_own(tiered_store: SegmentStore
     table = make_table(store)
     push_owned(table, ["a"])
     for tiered in (None, store.storage):
-        other = SegmentStore(store.session, store.paths.cluster, store.storage, tiered=tiered, clock=store.clock)
+        other = store_on(store.session, store.paths.cluster, store.storage, tiered=tiered, clock=store.clock)
         with pytest.raises(InvalidConfigError, match="cannot be offloaded"):
             offload(other.table("t"))
     offload(table)
     offload(table, primary_lag_ms=0)
-    plain = SegmentStore(store.session, store.paths.cluster, store.storage, clock=store.clock).table("t")
+    plain = store_on(store.session, store.paths.cluster, store.storage, clock=store.clock).table("t")
     with pytest.raises(StorageError, match="lives in tiered storage"):
         _ = plain.snapshot().urls
 

@@ -23,7 +23,7 @@ from airflow_provider_segments.core.zookeeper import Delete
 from airflow_provider_segments.exceptions import ObjectNotFoundError
 from tests.support.children import dies
 from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned
-from tests.support.sessions import DyingSession, settings
+from tests.support.sessions import DyingSession, settings, store_on
 from tests.support.tables import DAY_MS, QUICK, HandClock, make_table, queued_batches
 
 MOST = 60
@@ -104,7 +104,7 @@ def killed(case: Case, hosts: str, at: int, *, landed: bool, uploads: bool) -> b
         with DyingSession.connect(settings(hosts)) as session:
             session.writes, session.at, session.landed = 0, 0 if uploads else at, landed
             cold = DyingStore(tiered, at, landed=landed) if uploads else tiered
-            mine = SegmentStore(session, store.paths.cluster, primary, tiered=cold, clock=store.clock, retry=QUICK)
+            mine = store_on(session, store.paths.cluster, primary, tiered=cold, clock=store.clock, retry=QUICK)
             act(mine.table(case.table.name))
 
     return dies(work)

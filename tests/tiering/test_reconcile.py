@@ -8,11 +8,12 @@ import pytest
 
 from airflow_provider_segments.core.deletion import reconcile
 from airflow_provider_segments.core.deletion.reconcile import CLASSES
-from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.tiering.records import OffloadReport
 from airflow_provider_segments.core.zookeeper import Delete
 from tests.support.owned import build_owned, contents_of, drain, expected_keys, keys_in, push_owned
+from tests.support.sessions import store_on
 from tests.support.tables import DAY_MS, QUICK, HandClock, everything, make_table, unchanged
 
 GRACE = 3_600_000
@@ -107,7 +108,7 @@ def test_a_lost_queue_is_found_again_from_the_objects(tiered_store: SegmentStore
 
 def test_dead_letters_are_known_and_purged_ones_are_orphans(tiered_store: SegmentStore, hand: HandClock) -> None:
     """A purge forgets messages; their objects are found by the next look."""
-    store = SegmentStore(
+    store = store_on(
         tiered_store.session,
         tiered_store.paths.cluster,
         tiered_store.storage,
@@ -151,7 +152,7 @@ def test_missing_objects_are_named(tiered_store: SegmentStore, hand: HandClock) 
     )
     store.storage.delete_many(keys_in(store.storage, table))
     assert table.reconcile(grace_ms=0).missing.count == 4
-    plain = SegmentStore(store.session, store.paths.cluster, store.storage, clock=store.clock).table("t")
+    plain = store_on(store.session, store.paths.cluster, store.storage, clock=store.clock).table("t")
     blind = plain.reconcile(grace_ms=0)
     assert (blind.missing.count, blind.elsewhere, blind.tiered) == (3, 3, None)
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_segments.core.compaction.settings import CompactionSettings, Policy
+from airflow_provider_segments.core.lineage.entries import Overwrite
 from airflow_provider_segments.core.model.interval import Granularity, Interval, parse_chunk
 from airflow_provider_segments.core.model.segment import Segment
+from airflow_provider_segments.core.versions.overwrites import TimeFilter
 
 _GOOD = 0.75  # of the target: smaller segments are worth merging
 _SPARE = 2  # times as many segments as would be needed: Spark's own sort cuts large chunks less exactly than a worker
@@ -21,7 +23,7 @@ _LARGE = 1.25  # of the target: larger ones are worth splitting; a build cuts at
 @dataclass(frozen=True, slots=True)
 class CompactionGroup:
     """Segments to be compacted together into time chunk ``chunk``, and why. ``rows`` and ``bytes`` are totals, of all
-    that is in them: also of the part of a segment that a newer version hides."""
+    that is in them: also of the part of a segment that an overwrite hides."""
 
     chunk: str
     segments: tuple[Segment, ...]
@@ -36,7 +38,7 @@ class CompactionGroup:
 
     @property
     def is_cut(self) -> bool:
-        """Whether newer versions hide a part of some of the segments."""
+        """Return True if overwrites hide a part of some of the segments."""
         return any(segment.visible_in for segment in self.segments)
 
     def outputs(self, target_rows: int) -> int:
@@ -62,26 +64,31 @@ class CompactionPlan:
 
 
 def make_plan(
-    segments: Iterable[Segment], settings: CompactionSettings, *, locked: Collection[Interval] = ()
+    segments: Iterable[Segment],
+    settings: CompactionSettings,
+    *,
+    locked: Collection[Interval] = (),
+    overwrites: Iterable[Overwrite] = (),
 ) -> CompactionPlan:
-    """What to compact of ``segments``, the visible ones of a table. ``locked`` are intervals that somebody else works
-    on."""
-    by_chunk = _by_chunk(segments, settings.granularity)
+    """What to compact of ``segments``, the visible ones of a table.
+
+    ``locked`` are intervals that somebody else works on. ``overwrites`` are those that can still be rolled back or
+    brought back: what lies beneath them waits, so that a roll back never depends on a compaction.
+    """
+    ready, waiting = _apart(segments, TimeFilter(overwrites))
+    by_chunk = _by_chunk(ready, settings.granularity)
     latest = max((parse_chunk(chunk).end_ms for chunk in by_chunk), default=0)
     groups: list[CompactionGroup] = []
-    skipped: list[SkippedChunk] = []
+    skipped = [
+        SkippedChunk(chunk, len(found), "beneath an overwrite that can still be rolled back")
+        for chunk, found in _by_chunk(waiting, settings.granularity).items()
+    ]
     for chunk, found in by_chunk.items():
         interval = parse_chunk(chunk)
         if settings.skip_offset_ms and interval.end_ms > latest - settings.skip_offset_ms:
             skipped.append(SkippedChunk(chunk, len(found), "within the offset from the latest segment"))
         elif any(interval.overlaps(lock) for lock in locked):
             skipped.append(SkippedChunk(chunk, len(found), "locked"))
-        elif any(segment.visible_in for segment in found) and not _is_whole(chunk, by_chunk):
-            skipped.append(
-                SkippedChunk(
-                    chunk, len(found), "partly hidden by newer segments of a chunk that is not compacted with it"
-                )
-            )
         elif group := _group(chunk, found, settings):
             groups.append(group)
         else:
@@ -92,10 +99,14 @@ def make_plan(
     return CompactionPlan(tuple(now), (*skipped, *late))
 
 
-def whole_group(chunk: str, segments: Iterable[Segment], reason: str) -> CompactionGroup:
-    """All of ``segments`` as the group of one time chunk, in the order of their births."""
-    found = sorted(segments, key=lambda one: (one.born, one.name))
-    return CompactionGroup(chunk, tuple(found), reason, sum(one.rows for one in found), sum(one.bytes for one in found))
+def _apart(segments: Iterable[Segment], unsettled: TimeFilter) -> tuple[list[Segment], list[Segment]]:
+    """The segments that may be compacted, and those that have to wait."""
+    ready: list[Segment] = []
+    waiting: list[Segment] = []
+    for segment in segments:
+        waits = bool(unsettled) and segment.version < unsettled.window(segment.interval).newest
+        (waiting if waits else ready).append(segment)
+    return ready, waiting
 
 
 def _by_chunk(segments: Iterable[Segment], granularity: Granularity) -> dict[str, list[Segment]]:
@@ -119,13 +130,6 @@ def _wider(chunk: str, granularity: Granularity) -> str:
     return chunk
 
 
-def _is_whole(chunk: str, others: Collection[str]) -> bool:
-    """Whether all that is visible in a chunk's time is in its group: its new version would hide the rest. It is not for
-    a chunk that is wider than the settings want those within it to be, and for weeks at the turn of a month."""
-    own = parse_chunk(chunk)
-    return not any(parse_chunk(other).overlaps(own) for other in others if other != chunk)
-
-
 def _group(chunk: str, found: Sequence[Segment], settings: CompactionSettings) -> CompactionGroup | None:
     """What of a chunk's segments to compact, or ``None``."""
     wanted, reason = _wanted(chunk, found, settings)
@@ -136,25 +140,24 @@ def _group(chunk: str, found: Sequence[Segment], settings: CompactionSettings) -
             break
         taken.append(segment)
         size += segment.bytes
-    if not taken or (len(taken) == 1 and not _alone_is_worth_it(taken[0], chunk, settings)):
+    if not taken or (len(taken) == 1 and not _is_worth_it_alone(taken[0], chunk, settings)):
         return None
     if len(taken) < len(wanted):
         reason = f"{reason}; {len(wanted) - len(taken)} more are over the limit of one group"
-    return whole_group(chunk, taken, reason)
+    ordered = sorted(taken, key=lambda one: (one.born, one.name))
+    return CompactionGroup(chunk, tuple(ordered), reason, sum(one.rows for one in ordered), size)
 
 
 def _wanted(chunk: str, found: Sequence[Segment], settings: CompactionSettings) -> tuple[list[Segment], str]:
-    cut = [segment for segment in found if segment.visible_in]
-    if cut:
-        return list(found), f"{len(cut)} segments are partly hidden by a newer version"
-    other = [segment for segment in found if segment.chunk != chunk]
-    if other:
-        return list(found), f"{len(other)} segments of a finer granularity"
     if settings.deduplicate or settings.rollup:  # rows of one key may be in any two segments
         fresh = [segment for segment in found if segment.fingerprint != settings.fingerprint]
         return (list(found), f"{len(fresh)} segments since the last compaction") if fresh else ([], "")
-    good = [segment for segment in found if _is_good(segment, settings)]
-    rest = [segment for segment in found if not _is_good(segment, settings)]
+    good = [segment for segment in found if _is_good(segment, chunk, settings)]
+    rest = [segment for segment in found if not _is_good(segment, chunk, settings)]
+    if cut := [segment for segment in rest if segment.visible_in]:
+        return rest, f"{len(cut)} segments are partly hidden by an overwrite"
+    if finer := [segment for segment in rest if segment.chunk != chunk]:
+        return rest, f"{len(finer)} segments of a finer granularity"
     fresh = [segment for segment in rest if segment.fingerprint != settings.fingerprint]
     needed = max(1, -(-sum(segment.rows for segment in rest) // settings.target_rows))
     if not fresh and len(rest) <= _SPARE * needed:
@@ -162,14 +165,14 @@ def _wanted(chunk: str, found: Sequence[Segment], settings: CompactionSettings) 
     return rest, f"{len(rest)} segments are not of the wanted size or order, {len(good)} are"
 
 
-def _is_good(segment: Segment, settings: CompactionSettings) -> bool:
-    """Whether it is as these settings would write it."""
-    if segment.fingerprint != settings.fingerprint:
+def _is_good(segment: Segment, chunk: str, settings: CompactionSettings) -> bool:
+    """Return True if the segment is as these settings would write it."""
+    if segment.fingerprint != settings.fingerprint or segment.chunk != chunk or segment.visible_in:
         return False
     return settings.target_rows * _GOOD <= segment.rows <= settings.target_rows * _LARGE
 
 
-def _alone_is_worth_it(segment: Segment, chunk: str, settings: CompactionSettings) -> bool:
+def _is_worth_it_alone(segment: Segment, chunk: str, settings: CompactionSettings) -> bool:
     """A single segment is rewritten only to split it, to move it, or to join its own rows."""
     if segment.chunk != chunk or segment.visible_in or segment.rows > settings.target_rows * _LARGE:
         return True

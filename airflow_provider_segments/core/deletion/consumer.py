@@ -14,18 +14,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.deletion.in_use import Judge, TableUse, UsageReader, Verdict
-from airflow_provider_segments.core.deletion.messages import BATCH_LEDGERS, DeletionQueue, Delivery, Settlement
-from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.core.deletion.messages import BATCH_LEDGERS, Delivery, Settlement
+from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.core.deletion.report import DeletionReport
-from airflow_provider_segments.core.deletion.settings import DeletionSettings
 from airflow_provider_segments.core.deletion.sweep import Sweeper
 from airflow_provider_segments.core.model import ledger as ledgers
 from airflow_provider_segments.core.model.ledger import DeletionBatch, LedgerType, PendingDeleteLedgerInfo
 from airflow_provider_segments.core.storage.base import ObjectStore, OwnedOutcome, encode_owner
-from airflow_provider_segments.core.zookeeper import SetData, ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.exceptions import CorruptRecordError, SegmentsError, StorageError
 
 _LOG = logging.getLogger(__name__)
@@ -60,15 +57,11 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class LedgerDeleter:
-    """A consumer. ``tiered`` is where offloaded copies are; without it their messages fail, and are tried again."""
+    """A consumer of the cluster's queue. Without tiered storage the messages about offloaded copies fail, and are tried
+    again."""
 
-    session: ZooKeeperSession
-    paths: ClusterPaths
-    clock: Clock
+    cluster: Cluster
     queue: DeletionQueue
-    storage: ObjectStore
-    tiered: ObjectStore | None
-    settings: DeletionSettings
 
     def drain(
         self, *, max_seconds: float | None = None, max_ledgers: int | None = None, progress: Progress | None = None
@@ -79,10 +72,10 @@ class LedgerDeleter:
         :class:`MetadataUnavailableError`; claims come back by themselves then.
         """
         total = DeletionReport()
-        until = None if max_seconds is None else self.clock.monotonic() + max_seconds
+        until = None if max_seconds is None else self.cluster.clock.monotonic() + max_seconds
         waiting: set[str] = set()  # batches that wait for somebody: with a short pause they would come back for ever
         while not (why := self._limit(total, until, max_ledgers)):
-            deliveries = self.queue.receive(self.settings.batches_at_once, waiting)
+            deliveries = self.queue.receive(self.cluster.deletion.batches_at_once, waiting)
             # Sweeps come last: sooner, one would find what is queued once more.
             if not deliveries and not self._sweep(total):
                 break
@@ -94,15 +87,12 @@ class LedgerDeleter:
         return total
 
     def _limit(self, total: DeletionReport, until: float | None, max_ledgers: int | None) -> str:
-        if until is not None and self.clock.monotonic() >= until:
+        if until is not None and self.cluster.clock.monotonic() >= until:
             return "time limit"
         return "count limit" if max_ledgers is not None and total.deliveries >= max_ledgers else ""
 
     def _sweep(self, total: DeletionReport) -> bool:
-        if not isinstance(self.queue, ZooKeeperQueue):
-            return False
-        reader = UsageReader(self.session, self.paths, self.clock)
-        return Sweeper(self.queue, reader, self.storage, self.clock, self.settings).run(total)
+        return Sweeper(self.cluster, self.queue).run(total)
 
     def _guarded_round(self, deliveries: Sequence[Delivery], total: DeletionReport) -> set[str]:
         """One round. What an error (or a time-out of the task) leaves claimed is given back, for the next drain."""
@@ -145,10 +135,9 @@ class LedgerDeleter:
 
     def _judge(self, table: str, works: Sequence[_Work]) -> None:
         """Read once what the table needs, then decide about every message."""
-        reader = UsageReader(self.session, self.paths, self.clock)
         entries = {work.batch.entry_id for work in works}
         try:
-            use = reader.read(table, entries, {work.batch.component for work in works})
+            use = UsageReader(self.cluster).read(table, entries, {work.batch.component for work in works})
         except (CorruptRecordError, UnicodeDecodeError, RecursionError) as error:
             for work in works:
                 self._failed(work, dict.fromkeys(work.batch.ledgers, str(error)))
@@ -157,15 +146,9 @@ class LedgerDeleter:
             self._judge_batch(use, work)
 
     def _judge_batch(self, use: TableUse, work: _Work) -> None:
-        judge = Judge(use, work.batch, work.delivery.marked, self.clock.now_ms(), self.settings)
-        given_up: dict[str, bool] = {}
+        judge = Judge(use, work.batch, work.delivery.marked, self.cluster.clock.now_ms(), self.cluster.deletion)
         for ledger in work.batch.ledgers:
             verdict, why = judge.verdict(ledger)
-            if verdict is Verdict.UNCOMMITTED:
-                shard, version = work.batch.shards[ledger.shard]
-                if shard not in given_up:
-                    given_up[shard] = self._give_up(work.batch.table, shard, version)
-                verdict = Verdict.STALE if given_up[shard] else Verdict.WAITING
             match verdict:
                 case Verdict.UNUSED:
                     work.unused.append(ledger)
@@ -182,14 +165,6 @@ class LedgerDeleter:
                 work.batch.table,
                 lease.owner,
             )
-
-    def _give_up(self, table: str, shard: str, version: int) -> bool:
-        """Change the shard's version, so that a removal decided on it can no longer land: the message may go then."""
-        path = f"{self.paths.registry(table)}/{shard}"
-        node = self.session.get(path)
-        if node is None or node.version > version:
-            return False  # it has changed this moment: look again
-        return isinstance(self.session.commit_many([[SetData(path, node.data, node.version)]])[0], list)
 
     def _calls(self, works: Sequence[_Work]) -> list[_Call]:
         """As few calls as the works allow: the store then looks and deletes side by side, and syncs a folder once for
@@ -235,17 +210,18 @@ class LedgerDeleter:
     def _store(self, batch: DeletionBatch) -> ObjectStore:
         """Raises :class:`StorageError` when the batch is about a store that this consumer does not have."""
         if batch.offload is None:
-            return self.storage
-        here = None if self.tiered is None else self.tiered.uri
-        if self.tiered is None or here != f"{batch.offload.driver}://{batch.offload.bucket}":
+            return self.cluster.storage
+        tiered = self.cluster.tiered
+        here = None if tiered is None else tiered.uri
+        if tiered is None or here != f"{batch.offload.driver}://{batch.offload.bucket}":
             raise StorageError(
                 f"offloaded to {batch.offload.driver}://{batch.offload.bucket}, and the tiered storage here is {here}"
             )
-        return self.tiered
+        return tiered
 
     def _failed(self, work: _Work, errors: Mapping[PendingDeleteLedgerInfo, str]) -> None:
         """Count an attempt; with too many of them, the message becomes a dead letter."""
-        now = self.clock.now_ms()
+        now = self.cluster.clock.now_ms()
         room = (_LARGEST - len(work.delivery.payload)) // max(len(work.batch.ledgers), 1)
         for ledger, why in errors.items():
             tried = msgspec.structs.replace(
@@ -254,7 +230,7 @@ class LedgerDeleter:
                 error=_shortened(why, min(room, _ERROR)),
                 first_ms=ledger.first_ms or now,
             )
-            is_dead = tried.attempts > self.settings.max_retry_delete_count
+            is_dead = tried.attempts > self.cluster.deletion.max_retry_delete_count
             (work.dead if is_dead else work.again).append(tried)
             work.report.add("dead" if is_dead else "failed", work.batch.ledger_type)
             work.report.note({_shortened(why, 300): 1})
@@ -262,7 +238,7 @@ class LedgerDeleter:
                 _LOG.error("Deletion of %s given up after %d attempts: %s", ledger.segment, tried.attempts, why)
 
     def _settlement(self, work: _Work) -> Settlement:
-        due = self.clock.now_ms() + self.settings.reconsume_later_ms
+        due = self.cluster.clock.now_ms() + self.cluster.deletion.reconsume_later_ms
         return Settlement(
             work.batch.with_ledgers(tuple(work.again)) if work.again else None,
             due,

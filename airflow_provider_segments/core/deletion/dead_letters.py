@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_segments.core.deletion.messages import DeadLetters
-from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.exceptions import CorruptRecordError, EntryNotFoundError
 
 
@@ -58,13 +58,13 @@ class Redriven:
         }
 
 
-def listed(queue: ZooKeeperQueue) -> Iterator[DeadLetter]:
+def list_dead_letters(queue: DeletionQueue) -> Iterator[DeadLetter]:
     """All dead letters, read one by one."""
     for name, letters in queue.dead_letters():
         yield _described(name, letters)
 
 
-def redrive(queue: ZooKeeperQueue, ids: Sequence[str] | None = None, *, purge: bool = False) -> Redriven:
+def redrive(queue: DeletionQueue, ids: Sequence[str] | None = None, *, purge: bool = False) -> Redriven:
     """Enqueue dead letters anew, or forget them with ``purge``: those of ``ids`` (whole ids or the unique beginnings of
     some), or all.
 
@@ -72,7 +72,7 @@ def redrive(queue: ZooKeeperQueue, ids: Sequence[str] | None = None, *, purge: b
     cannot be decoded, :class:`CorruptRecordError`.
     """
     there = [name for name, _ in queue.dead_letters()]
-    wanted = there if ids is None else [_meant(there, one) for one in ids]
+    wanted = there if ids is None else [_resolve_id(there, one) for one in ids]
     done = Redriven(purged=purge)
     for name in wanted:
         try:
@@ -107,7 +107,7 @@ def _described(name: str, letters: DeadLetters | bytes) -> DeadLetter:
     )
 
 
-def _meant(there: Sequence[str], wanted: str) -> str:
+def _resolve_id(there: Sequence[str], wanted: str) -> str:
     if wanted in there:
         return wanted
     found = [name for name in there if len(wanted) >= 4 and name.startswith(wanted)]

@@ -11,10 +11,10 @@ import enum
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.core.deletion.settings import DeletionSettings
+from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.lineage.guard import GuardState
 from airflow_provider_segments.core.lineage.records import LineageRecords
+from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.ledger import (
     DeletionBatch,
     LedgerComponent,
@@ -25,33 +25,18 @@ from airflow_provider_segments.core.model.names import is_entry_id
 from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.registry.leases import LeaseInfo, Leases
 from airflow_provider_segments.core.registry.registry import Registry
-from airflow_provider_segments.core.registry.shard import Shard
-from airflow_provider_segments.core.zookeeper import ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-
-_WRITING = (GuardState.OPEN, GuardState.SEALED)
 
 
 class Verdict(enum.Enum):
     """What may happen to a ledger.
 
-    UNUSED: delete it, if it is what the message says. STALE: a table uses it, so the message is about an intention that
-    was given up, or forged. UNCOMMITTED: the same, but the mark may still land. WAITING: somebody may still read or
-    write it.
+    UNUSED: delete it, if it is what the message says. STALE: a table uses it, so the message was forged, or is one of
+    two. WAITING: somebody may still read or write it.
     """
 
     UNUSED = "unused"
     STALE = "stale"
-    UNCOMMITTED = "uncommitted"
     WAITING = "waiting"
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A registered segment and the shard that has it."""
-
-    record: SegmentRecord
-    shard: Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +45,7 @@ class TableUse:
     entry and file, readers' leases, offloads under way, and other ledgers that are in use."""
 
     in_progress: Collection[str]
-    registered: Mapping[str, Mapping[str, Registered]]
+    registered: Mapping[str, Mapping[str, SegmentRecord]]
     leases: Sequence[LeaseInfo]
     offloading: Collection[str]
     others: Collection[tuple[str, str]]
@@ -69,14 +54,14 @@ class TableUse:
         """Whether a push may still be writing under the entry's prefix."""
         return entry_id in self.in_progress
 
-    def user_of(self, batch: DeletionBatch, ledger: PendingDeleteLedgerInfo) -> Registered | None:
+    def user_of(self, batch: DeletionBatch, ledger: PendingDeleteLedgerInfo) -> SegmentRecord | None:
         """The registered segment whose data this very ledger is."""
         found = self.registered.get(batch.entry_id, {}).get(ledger.file)
         if found is None:
             return None
         if batch.ledger_type is LedgerType.LEDGER:
-            return found if found.record.primary else None
-        offload, asked = found.record.offload, batch.offload
+            return found if found.primary else None
+        offload, asked = found.offload, batch.offload
         # The copy's key is made from the uuid alone, so however the message spells the rest, that copy is meant.
         return found if offload is not None and asked is not None and offload.uuid == asked.uuid else None
 
@@ -85,9 +70,7 @@ class TableUse:
 class UsageReader:
     """Reads what needs a table's ledgers."""
 
-    session: ZooKeeperSession
-    paths: ClusterPaths
-    clock: Clock
+    cluster: Cluster
 
     def read(self, table: str, entries: Collection[str], components: Collection[LedgerComponent] = ()) -> TableUse:
         """Everything about ``entries`` of ``table``.
@@ -97,37 +80,36 @@ class UsageReader:
         that is not there uses nothing: that is ZooKeeper's own answer, after a sync (T4). Raises
         :class:`CorruptRecordError`.
         """
-        self.session.sync("/")
+        session, paths = self.cluster.session, self.cluster.paths
+        session.sync("/")
         ours = [entry_id for entry_id in sorted(entries) if is_entry_id(entry_id)]
-        guards = LineageRecords(self.session, self.paths, table).guards(ours)
-        registry = Registry(self.session, self.paths, table)
-        registered: dict[str, dict[str, Registered]] = {}
-        for shard in registry.shards_of(entries):
+        guards = LineageRecords(self.cluster, table).guards(ours)
+        registered: dict[str, dict[str, SegmentRecord]] = {}
+        for shard in Registry(self.cluster, table).shards_of(entries):
             found = registered.setdefault(shard.name.entry_id, {})
-            found.update((record.file, Registered(record, shard)) for record in shard.records)
-        leases = Leases(self.session, self.paths, self.clock, table).held()
+            found.update((record.file, record) for record in shard.records)
         return TableUse(
-            {entry_id for entry_id, stored in guards.items() if stored.guard.state in _WRITING},
+            {entry_id for entry_id, stored in guards.items() if stored.guard.state is GuardState.OPEN},
             registered,
-            leases,
-            frozenset(self.session.children(self.paths.offloads(table))),
+            Leases(self.cluster, table).held(),
+            frozenset(session.children(paths.offloads(table))),
             self._others(table, components),
         )
 
     def _others(self, table: str, components: Collection[LedgerComponent]) -> frozenset[tuple[str, str]]:
         names = [one.value for one in components if one is not LedgerComponent.MANAGED_LEDGER]
-        below = self.session.children_many([self.paths.other_ledgers(table, name) for name in names])
+        parents = [self.cluster.paths.other_ledgers(table, name) for name in names]
+        below = self.cluster.session.children_many(parents)
         return frozenset((name, one) for name, found in zip(names, below, strict=True) for one in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Decides about one batch's ledgers. ``marked`` is the zxid of the mark: ``None`` waits for every lease there
-    is."""
+    """Decides about one batch's ledgers. ``marked`` is the zxid of the mark."""
 
     use: TableUse
     batch: DeletionBatch
-    marked: int | None
+    marked: int
     now_ms: int
     settings: DeletionSettings
 
@@ -135,8 +117,8 @@ class Judge:
         """What may happen to the ledger, and why not more."""
         if self.batch.component is not LedgerComponent.MANAGED_LEDGER:
             return self._other()
-        if user := self.use.user_of(self.batch, ledger):
-            return self._registered(ledger, user)
+        if self.use.user_of(self.batch, ledger) is not None:
+            return Verdict.STALE, "the segment is registered"
         if self.use.entry_in_progress(self.batch.entry_id):
             return Verdict.WAITING, f"entry {self.batch.entry_id} is IN_PROGRESS"
         if self.batch.offload is not None and self.batch.offload.uuid in self.use.offloading:
@@ -148,20 +130,9 @@ class Judge:
             return Verdict.STALE, f"{self.batch.component.value} {self.batch.component_id!r} is in use"
         return self._leased()
 
-    def _registered(self, ledger: PendingDeleteLedgerInfo, user: Registered) -> tuple[Verdict, str]:
-        """Rule T1: still registered by the shard and version the sender read means that its removal has not landed."""
-        name, version = self.batch.shards[ledger.shard] if self.batch.shards else ("", -1)
-        same = name == f"{user.shard.name.chunk}/{user.shard.name.node}"
-        if same and user.shard.version <= version:
-            # Either way: a message from the far future would wait for ever.
-            if abs(self.now_ms - self.batch.at_ms) < self.settings.uncommitted_grace_ms:
-                return Verdict.WAITING, "the segment is registered, and its removal may still land"
-            return Verdict.UNCOMMITTED, "the segment is registered, and its removal did not land in time"
-        return Verdict.STALE, "the segment is registered"
-
     def _leased(self) -> tuple[Verdict, str]:
         for lease in self.use.leases:
-            if self.marked is not None and lease.zxid > self.marked:
+            if lease.zxid > self.marked:
                 break
             age = self.now_ms - lease.taken_ms
             if not self.settings.max_lease_age_ms or age <= self.settings.max_lease_age_ms:

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
 from airflow_provider_segments.core.lineage.hiding import hidden_names, is_settled
 from airflow_provider_segments.core.lineage.records import StoredLineage
-from airflow_provider_segments.core.model.names import check_entry_id
+from airflow_provider_segments.core.model.names import check_entry_id, describe_names
 from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.registry.shard import Shard
-from airflow_provider_segments.core.replacement.context import Context
-from airflow_provider_segments.core.replacement.rules import describe
-from airflow_provider_segments.core.retention.removal import remember_removal
+from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.zookeeper import Check
 from airflow_provider_segments.exceptions import MarkRefusedError
 
@@ -50,7 +48,7 @@ class MarkReport:
 
 
 def mark_segments(
-    context: Context, segments: Sequence[str], sent: Counter[str], *, missing_ok: bool = False
+    context: TableContext, segments: Sequence[str], sent: Counter[str], *, missing_ok: bool = False
 ) -> MarkReport:
     """Mark the segments of these names, all or none.
 
@@ -73,7 +71,9 @@ def mark_segments(
             raise _refused(context, finding)
         unknown = names - registered - marked
         if unknown and not missing_ok:
-            raise _refused(context, ("unknown-segment", f"{describe(sorted(unknown))} is not registered", _UNKNOWN))
+            raise _refused(
+                context, ("unknown-segment", f"{describe_names(sorted(unknown))} is not registered", _UNKNOWN)
+            )
         report.gone = tuple(sorted(unknown))
         marked.update(registered)  # a conflict after some of them have gone: the next attempt finds the others
         _mark(context, stored, found, lambda record: record.name not in names)
@@ -84,7 +84,7 @@ def mark_segments(
     return report
 
 
-def mark_entry(context: Context, entry_id: str, sent: Counter[str]) -> MarkReport:
+def mark_entry(context: TableContext, entry_id: str, sent: Counter[str]) -> MarkReport:
     """Mark all that is registered of an entry that is REVERTED or gone, and ask for a look under its prefix.
 
     Raises :class:`MarkRefusedError` with one of the rules ``in-progress``, ``completed``, ``visible``.
@@ -102,8 +102,8 @@ def mark_entry(context: Context, entry_id: str, sent: Counter[str]) -> MarkRepor
         marked.update(record.name for shard in found for record in shard.records)
         _mark(context, stored, found, lambda _: False)
         after = context.clock.now_ms() + _SWEEP_AFTER_MS if marked else 0
-        if sweep := context.marker.sweep_op(entry_id, reason=_REASON, not_before_ms=after):
-            context.session.commit([*_fence(context, stored), *sweep])
+        sweep = context.marker.sweep_op(entry_id, reason=_REASON, not_before_ms=after)
+        context.session.commit([*_fence(context, stored), sweep])
 
     context.retried("mark", attempt)
     report.segments, report.sent, report.swept = len(marked), _since(before, sent), entry_id
@@ -111,20 +111,20 @@ def mark_entry(context: Context, entry_id: str, sent: Counter[str]) -> MarkRepor
 
 
 def _mark(
-    context: Context, stored: StoredLineage, found: Sequence[Shard], keep: Callable[[SegmentRecord], bool]
+    context: TableContext, stored: StoredLineage, found: Sequence[Shard], keep: Callable[[SegmentRecord], bool]
 ) -> None:
     """Readers that saw a reverted entry while it was completed are told first; then the segments go."""
     if not found:
         return
     guards = context.records.guards({shard.name.entry_id for shard in found})
     if settled := [stored_guard.changed for stored_guard in guards.values() if stored_guard.guard.completed_at]:
-        remember_removal(context, stored, max(settled))
+        context.registry.remember_removal(stored.zxid, max(settled))
     context.marker.mark(found, keep, reason=_REASON, fence=_fence(context, stored))
 
 
-def _fence(context: Context, stored: StoredLineage) -> list[Check]:
+def _fence(context: TableContext, stored: StoredLineage) -> list[Check]:
     """The lineage must still be the one that was decided on."""
-    return [] if stored.version is None else [Check(context.records.path, stored.version)]
+    return [Check(context.records.path, stored.version)]
 
 
 _UNKNOWN = "It was marked before, or never staged; `segments reconcile` finds objects that nothing refers to."
@@ -137,10 +137,14 @@ def _why_needed(lineage: Lineage, found: Sequence[Shard], names: Collection[str]
     if shown := sorted(
         name for name, entry in _places(found, names) if is_settled(lineage, entry) and name not in hidden
     ):
-        return "visible", f"{describe(shown)} is visible in the table", "Replace it by a push first."
+        return "visible", f"{describe_names(shown)} is visible in the table", "Replace it by a push first."
     for entry in lineage.live():
         if held := sorted({*entry.segments_from, *entry.segments_to} & set(names)):
-            return "in-lineage", f"{describe(held)} is held by the {entry.state.value} entry {entry.entry_id}", _HELD
+            return (
+                "in-lineage",
+                f"{describe_names(held)} is held by the {entry.state.value} entry {entry.entry_id}",
+                _HELD,
+            )
     for name, entry_id in _places(found, names):
         owner = lineage.get(entry_id)
         if owner is None or owner.state is not EntryState.REVERTED:
@@ -170,7 +174,7 @@ def _having(shards: Sequence[Shard], names: Collection[str]) -> list[Shard]:
     return [shard for shard in shards if any(record.name in names for record in shard.records)]
 
 
-def _refused(context: Context, finding: _Finding, entry_id: str | None = None) -> MarkRefusedError:
+def _refused(context: TableContext, finding: _Finding, entry_id: str | None = None) -> MarkRefusedError:
     rule, detail, hint = finding
     return MarkRefusedError(rule, f"mark refused: {detail}", table=context.table, entry_id=entry_id, hint=hint)
 

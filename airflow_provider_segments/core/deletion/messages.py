@@ -1,13 +1,9 @@
-"""What the two phases of deletion need of a queue: a small protocol and its values.
-
-The one that is shipped is in ``zookeeper_queue``.
-"""
+"""What the deletion queue takes and gives: batches of messages, deliveries of them, and what becomes of each."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
@@ -17,15 +13,27 @@ BATCH_LEDGERS = 1000
 """Most messages in one batch: as many keys as one S3 delete request takes."""
 
 
+class Claim(msgspec.Struct, frozen=True):
+    """Where a claimed batch stands (``path`` at ``version``), its claim, the marker beside it if it waited for its due
+    time, and the seat of the consumer that has claimed it."""
+
+    path: str
+    version: int
+    claim: str
+    marker: str | None
+    seat: str
+
+
 class Delivery(msgspec.Struct, frozen=True):
-    """A batch that was handed out. ``marked`` is the zxid at which it was enqueued, ``None`` where the queue cannot
-    tell. ``payload`` is what stands in the queue; ``attempted`` says that this is not its first delivery."""
+    """A batch that was handed out. ``marked`` is the zxid at which it was enqueued. ``payload`` is what stands in the
+    queue; ``attempted`` says that this is not its first delivery. ``claim`` says where it stands, and by which claim it
+    is this consumer's."""
 
     batch_id: str
     payload: bytes
-    marked: int | None
+    marked: int
     attempted: bool
-    token: object = None
+    claim: Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +44,6 @@ class Settlement:
     again: DeletionBatch | None = None
     due_ms: int = 0
     dead: DeletionBatch | None = None
-
-
-class DeletionQueue(Protocol):
-    """What the two phases need of a queue. Deliveries may repeat; consumers are idempotent."""
-
-    def send(self, batches: Sequence[DeletionBatch]) -> None:
-        """Enqueue all of ``batches`` or raise. Only for a queue that cannot take part in a ZooKeeper transaction."""
-
-    def receive(self, limit: int, skip: Collection[str] = ()) -> list[Delivery]:
-        """Up to ``limit`` due batches, each for this consumer alone until it settles them or dies; none of ``skip``."""
-
-    def settle(self, settlements: Sequence[tuple[Delivery, Settlement]]) -> list[bool]:
-        """Settle deliveries; false for one that was not ours any more (then somebody else will)."""
-
-    def release(self, deliveries: Sequence[Delivery]) -> None:
-        """Give deliveries back, as well as one can, without having settled them."""
-
-    def backlog(self) -> Backlog:
-        """What waits."""
 
 
 @dataclass(frozen=True, slots=True)

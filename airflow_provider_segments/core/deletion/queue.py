@@ -21,8 +21,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.core.deletion.messages import Backlog, DeadLetters, Delivery, Settlement, in_batches
+from airflow_provider_segments.core.cluster import Cluster
+from airflow_provider_segments.core.deletion.messages import (
+    Backlog,
+    Claim,
+    DeadLetters,
+    Delivery,
+    Settlement,
+    in_batches,
+)
 from airflow_provider_segments.core.model import ledger as ledgers
 from airflow_provider_segments.core.model.ledger import DeletionBatch, SweepRequest
 from airflow_provider_segments.core.zookeeper import (
@@ -33,26 +40,13 @@ from airflow_provider_segments.core.zookeeper import (
     Node,
     Op,
     SetData,
-    ZooKeeperSession,
 )
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
 from airflow_provider_segments.exceptions import CorruptRecordError, OutcomeUnknownError
 
 _ATTEMPTS = 5
 _NUMBER_DIGITS = 19  # no number of ours is longer, and Python refuses to read a name of thousands of digits
 _SMALL_BATCH = 100
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """Where a claimed batch stands, and the seat of the consumer that has claimed it."""
-
-    path: str
-    version: int
-    claim: str
-    marker: str | None
-    seat: str
 
 
 @dataclass(slots=True)
@@ -64,18 +58,21 @@ class _Listing:
     claims: frozenset[str] = frozenset()
 
 
-class ZooKeeperQueue:
-    """The queue in ZooKeeper. ``partitions`` spreads batches over as many znodes, so that no list of names gets too
-    long and consumers do not all begin at the same place; it may change at any time."""
+class DeletionQueue:
+    """The queue of one cluster. Deliveries may repeat; consumers are idempotent.
 
-    def __init__(self, session: ZooKeeperSession, paths: ClusterPaths, clock: Clock, *, partitions: int = 4) -> None:
-        self._session = session
-        self._paths = paths
-        self._clock = clock
-        self._partitions = partitions
+    Batches are spread over as many znodes as the deletion settings have partitions, so that no list of names gets too
+    long and consumers do not all begin at the same place; their number may change at any time.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._session = cluster.session
+        self._paths = cluster.paths
+        self._clock = cluster.clock
+        self._partitions = cluster.deletion.parallelism
         self._prepared = False
         self._seat = ""
-        self._order = random.Random(clock.new_id())  # noqa: S311 - for spreading consumers, not for secrets
+        self._order = random.Random(cluster.clock.new_id())  # noqa: S311 - for spreading consumers, not for secrets
 
     def send(self, batches: Sequence[DeletionBatch]) -> None:
         """Enqueue outside of any other transaction: for what is no longer registered (re-drive, found orphans).
@@ -140,7 +137,7 @@ class ZooKeeperQueue:
         wanted = [self._settlement_ops(delivery, settlement) for delivery, settlement in settlements]
         outcomes = self._session.commit_many(wanted)
         return [
-            self._landed(ops, _token(delivery).seat, _token(delivery).claim)
+            self._landed(ops, delivery.claim.seat, delivery.claim.claim)
             if isinstance(outcome, OutcomeUnknownError)
             else isinstance(outcome, list)
             for ops, outcome, (delivery, _) in zip(wanted, outcomes, settlements, strict=True)
@@ -148,8 +145,8 @@ class ZooKeeperQueue:
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
         """Give claims back without having settled anything. What cannot be given back now ends with the session."""
-        tokens = [_token(delivery) for delivery in deliveries]
-        self._session.commit_many([[Check(token.seat, 0), Delete(token.claim, 0)] for token in tokens])
+        claims = [delivery.claim for delivery in deliveries]
+        self._session.commit_many([[Check(held.seat, 0), Delete(held.claim, 0)] for held in claims])
 
     def backlog(self) -> Backlog:
         """Counted from names. While consumers are at work, it is a little old."""
@@ -192,11 +189,6 @@ class ZooKeeperQueue:
         self.send(batches)  # before the request goes: a crash in between finds the same again, and twice is harmless
         outcome = self._session.commit_many([finish])[0]
         return self._landed(finish, seat, claim) if isinstance(outcome, OutcomeUnknownError) else _done(outcome)
-
-    def release_sweeps(self, names: Sequence[str]) -> None:
-        """Give claimed sweep requests back."""
-        claims = [self._claim_path(_sweep_id(name)) for name in names]
-        self._session.commit_many([[Check(self._seat, 0), Delete(claim, 0)] for claim in claims])
 
     # --- dead letters
 
@@ -300,31 +292,31 @@ class ZooKeeperQueue:
                 unneeded.append([Check(self._seat, 0), Delete(claim, 0)])
                 continue
             where = None if marker is None else f"{self._paths.deletion_retries}/{marker}"
-            token = _Token(listing.batches[batch], node.version, claim, where, self._seat)
-            found.append(Delivery(batch, node.data, node.czxid, marker is not None, token))
+            held = Claim(listing.batches[batch], node.version, claim, where, self._seat)
+            found.append(Delivery(batch, node.data, node.czxid, marker is not None, held))
         if unneeded:
             self._session.commit_many(unneeded)
         return found
 
     def _settlement_ops(self, delivery: Delivery, settlement: Settlement) -> list[Op]:
-        token = _token(delivery)
-        ops: list[Op] = [Check(token.seat, 0), Delete(token.claim, 0)]
-        if token.marker is not None:
-            ops.append(Delete(token.marker, 0))
+        held = delivery.claim
+        ops: list[Op] = [Check(held.seat, 0), Delete(held.claim, 0)]
+        if held.marker is not None:
+            ops.append(Delete(held.marker, 0))
         others = [] if settlement.dead is None else [self._dead_op(settlement.dead)]
         if settlement.again is None:
-            changes: list[Op] = [Delete(token.path, token.version)]
+            changes: list[Op] = [Delete(held.path, held.version)]
         else:
             again = ledgers.encode(settlement.again)
             # Nothing but time has passed for messages that only wait: their batch is not written again.
             same = again == delivery.payload
-            kept = Check(token.path, token.version) if same else SetData(token.path, again, token.version)
+            kept = Check(held.path, held.version) if same else SetData(held.path, again, held.version)
             changes = [kept, self._marker_op(delivery.batch_id, settlement.again, settlement.due_ms)]
         whole = [*ops, *changes, *others]
         if request_size(whole) <= MAX_REQUEST:
             return whole
         self._split(settlement)
-        return [*ops, Delete(token.path, token.version)]
+        return [*ops, Delete(held.path, held.version)]
 
     def _split(self, settlement: Settlement) -> None:
         """What is too large to be written back in one transaction goes on in smaller batches. They are there before the
@@ -370,11 +362,6 @@ class ZooKeeperQueue:
 
     def _claim_path(self, batch: str) -> str:
         return f"{self._paths.deletion_claims}/{batch}"
-
-
-def _token(delivery: Delivery) -> _Token:
-    assert isinstance(delivery.token, _Token)
-    return delivery.token
 
 
 def _done(outcome: object) -> bool:

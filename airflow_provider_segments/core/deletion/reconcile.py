@@ -21,11 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.deletion.in_use import UsageReader
 from airflow_provider_segments.core.deletion.messages import DeadLetters, in_batches, totals
-from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
-from airflow_provider_segments.core.deletion.sweep import joined, message_about
+from airflow_provider_segments.core.deletion.queue import DeletionQueue
+from airflow_provider_segments.core.deletion.sweep import join_generations, message_about
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
 from airflow_provider_segments.core.lineage.hiding import hidden_names, is_settled
 from airflow_provider_segments.core.lineage.records import LineageRecords
@@ -35,8 +35,6 @@ from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.registry.registry import Registry
 from airflow_provider_segments.core.registry.shard import ShardName
 from airflow_provider_segments.core.storage.base import ListedObject, ObjectInfo, ObjectStore
-from airflow_provider_segments.core.zookeeper import ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.exceptions import CorruptRecordError
 
 PAGE = 10_000
@@ -45,7 +43,7 @@ PAGE = 10_000
 _EXAMPLES = 20
 _LOOKS = 8  # objects looked at at once
 _READ = 8  # batches of the queue read at once
-_FOLDERS = {"_cursors": LedgerComponent.MANAGED_CURSOR, "_schemas": LedgerComponent.SCHEMA_STORAGE}
+_FOLDERS = {"_cursors": LedgerComponent.MANAGED_CURSOR}
 
 Progress = Callable[["ReconcileReport"], None]
 
@@ -132,13 +130,8 @@ CLASSES = (
 class Reconciler:
     """Compares one table's storage with what is known of it. ``sent`` counts the messages that were queued."""
 
+    cluster: Cluster
     table: str
-    session: ZooKeeperSession
-    paths: ClusterPaths
-    clock: Clock
-    queue: ZooKeeperQueue
-    storage: ObjectStore
-    tiered: ObjectStore | None
     sent: Counter[str] = field(default_factory=Counter)
 
     def run(self, *, grace_ms: int, enqueue: bool = False, progress: Progress | None = None) -> ReconcileReport:
@@ -148,12 +141,13 @@ class Reconciler:
         be under way without a lineage entry. Their age is by the store's clock. ``progress`` gets the report so far.
         Raises :class:`StorageError`, :class:`TableNotFoundError` and :class:`CorruptRecordError`.
         """
-        report = ReconcileReport(self.table, grace_ms, None if self.tiered is None else self.tiered.uri)
-        self.session.sync("/")
+        storage, tiered = self.cluster.storage, self.cluster.tiered
+        report = ReconcileReport(self.table, grace_ms, None if tiered is None else tiered.uri)
+        self.cluster.session.sync("/")
         look = _Look(self, report, enqueue=enqueue, progress=progress)
-        look.at(self.storage, tiered=False)
-        if self.tiered is not None:
-            look.at(self.tiered, tiered=True)
+        look.at(storage, tiered=False)
+        if tiered is not None:
+            look.at(tiered, tiered=True)
         return report
 
 
@@ -163,14 +157,16 @@ class _Look:
     def __init__(
         self, reconciler: Reconciler, report: ReconcileReport, *, enqueue: bool, progress: Progress | None
     ) -> None:
-        self.known = reconciler
+        self.cluster = reconciler.cluster
+        self.table = reconciler.table
+        self.sent = reconciler.sent
+        self.queue = DeletionQueue(reconciler.cluster)
         self.report = report
         self.enqueue = enqueue
         self.progress = progress
-        session, paths, table = reconciler.session, reconciler.paths, reconciler.table
-        self.lineage: Lineage = LineageRecords(session, paths, table).read().lineage
+        self.lineage: Lineage = LineageRecords(self.cluster, self.table).read().lineage
         self.hidden = hidden_names(self.lineage)
-        self.registry = Registry(session, paths, table)
+        self.registry = Registry(self.cluster, self.table)
         self.registry.root()  # a table that was never made has no objects to judge by
         self.shards: dict[str, list[ShardName]] = {}
         for name in self.registry.shard_names():
@@ -180,8 +176,8 @@ class _Look:
         """Look at one store. A listing gives the objects of one push together."""
         unknown: list[ListedObject] = []
         seen: set[str] = set()
-        offloads = frozenset(self.known.session.children(self.known.paths.offloads(self.known.table)) if tiered else ())
-        for entry_id, objects in groupby(store.list(f"{self.known.table}/"), _entry_of):
+        offloads = frozenset(self.cluster.session.children(self.cluster.paths.offloads(self.table)) if tiered else ())
+        for entry_id, objects in groupby(store.list(f"{self.table}/"), _entry_of):
             seen.add(entry_id)
             expected = self._registered(entry_id, store, tiered=tiered)
             in_use = self._components(entry_id)
@@ -237,11 +233,11 @@ class _Look:
         return self.report.referenced if visible else self.report.hidden
 
     def _components(self, folder: str) -> Collection[str]:
-        """Ids of the cursors or schemas in use, when ``folder`` is theirs."""
+        """Ids of the cursors in use, when ``folder`` is theirs."""
         component = _FOLDERS.get(folder)
         if component is None:
             return ()
-        return frozenset(self.known.session.children(self.known.paths.other_ledgers(self.known.table, component.value)))
+        return frozenset(self.cluster.session.children(self.cluster.paths.other_ledgers(self.table, component.value)))
 
     def _is_in_progress(self, entry_id: str) -> bool:
         entry = self.lineage.get(entry_id)
@@ -254,7 +250,7 @@ class _Look:
         if not expected:
             return
         now = self._expected(self._records(self.shards[entry_id]), store, tiered=tiered)
-        keys = {f"{self.known.table}/{entry_id}/{below}": one for below, one in expected.items() if below in now}
+        keys = {f"{self.table}/{entry_id}/{below}": one for below, one in expected.items() if below in now}
         for key, info in zip(keys, _looked_at(store, list(keys)), strict=True):
             found = self.report.missing if info is None else self._class_of(entry_id, keys[key])
             found.add(store.url(key), keys[key].bytes)
@@ -273,7 +269,7 @@ class _Look:
             prefixes = (key for key, one in left.items() if _entry_of(one) in swept)
             self._take(store, left, list(prefixes), self.report.in_flight)
         self._take(store, left, self._dead(where), self.report.dead)
-        limit = self.known.clock.now_ms() - self.report.grace_ms
+        limit = self.cluster.clock.now_ms() - self.report.grace_ms
         young = [key for key, one in left.items() if one.modified_ms > limit]
         self._take(store, left, young, self.report.young)
         self._take(store, left, self._used_now(left, store, tiered=tiered), self.report.in_progress)
@@ -288,7 +284,7 @@ class _Look:
 
     def _queued(self, where: str | None) -> Iterator[str]:
         """Keys, in one storage, that the queue asks to delete."""
-        session, parent = self.known.session, self.known.paths.pending_deletions
+        session, parent = self.cluster.session, self.cluster.paths.pending_deletions
         partitions = session.children(parent)
         below = session.children_many([f"{parent}/{number}" for number in partitions])
         paths = [f"{parent}/{number}/{one}" for number, names in zip(partitions, below, strict=True) for one in names]
@@ -298,7 +294,7 @@ class _Look:
                     yield from self._keys(node.data, where)
 
     def _dead(self, where: str | None) -> Iterator[str]:
-        for _, dead in self.known.queue.dead_letters():
+        for _, dead in self.queue.dead_letters():
             if isinstance(dead, DeadLetters):
                 yield from self._keys_of(dead.batch, where)
 
@@ -310,13 +306,13 @@ class _Look:
         yield from self._keys_of(batch, where)
 
     def _keys_of(self, batch: DeletionBatch, where: str | None) -> Iterator[str]:
-        if batch.table == self.known.table and (batch.offload.uri if batch.offload else None) == where:
+        if batch.table == self.table and (batch.offload.uri if batch.offload else None) == where:
             prefix = batch.prefix
             yield from (prefix + one.file for one in batch.ledgers)
 
     def _swept(self) -> Collection[str]:
         """Entries whose prefix will be looked under: a request stands, or will when the reverted entry is dropped."""
-        session, parent = self.known.session, self.known.paths.sweeps
+        session, parent = self.cluster.session, self.cluster.paths.sweeps
         found = {entry.entry_id for entry in self.lineage.in_state(EntryState.REVERTED)}
         for name in session.children(parent):
             node = session.get(f"{parent}/{name}")
@@ -326,7 +322,7 @@ class _Look:
                 request = ledgers.decode_sweep(node.data, name)
             except CorruptRecordError:
                 continue
-            if request.table == self.known.table:
+            if request.table == self.table:
                 found.add(request.entry_id)
         return found
 
@@ -334,13 +330,12 @@ class _Look:
         """What has become somebody's since the look began."""
         if not left:
             return []
-        reader = UsageReader(self.known.session, self.known.paths, self.known.clock)
-        use = reader.read(self.known.table, {_entry_of(one) for one in left.values()})
+        reader = UsageReader(self.cluster)
+        use = reader.read(self.table, {_entry_of(one) for one in left.values()})
         used: list[str] = []
         for entry_id, group in groupby(left.values(), _entry_of):
-            records = (one.record for one in use.registered.get(entry_id, {}).values())
-            expected = self._expected(records, store, tiered=tiered)
-            prefix = f"{self.known.table}/{entry_id}/"
+            expected = self._expected(use.registered.get(entry_id, {}).values(), store, tiered=tiered)
+            prefix = f"{self.table}/{entry_id}/"
             for one in group:
                 below = one.key.removeprefix(prefix)
                 offloading = tiered and below.partition("/")[0] in use.offloading
@@ -351,7 +346,7 @@ class _Look:
     def _orphans(self, store: ObjectStore, left: Sequence[ListedObject], where: str | None) -> None:
         """What says that it is ours becomes messages, if that is wanted. What is gone by now is nothing."""
         batches: list[DeletionBatch] = []
-        now = self.known.clock.now_ms()
+        now = self.cluster.clock.now_ms()
         for one, info in zip(left, _looked_at(store, [one.key for one in left]), strict=True):
             if info is None:
                 continue
@@ -363,10 +358,10 @@ class _Look:
             batches.append(batch)
         if not self.enqueue:
             return
-        for whole in joined(batches):
+        for whole in join_generations(batches):
             for batch in in_batches(whole):
-                self.known.queue.send([batch])
-                self.known.sent.update(totals([batch]))
+                self.queue.send([batch])
+                self.sent.update(totals([batch]))
                 self.report.enqueued += len(batch.ledgers)
 
     def _tell(self) -> None:

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.deletion.in_use import TableUse, UsageReader
-from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.core.deletion.report import DeletionReport
-from airflow_provider_segments.core.deletion.settings import DeletionSettings
 from airflow_provider_segments.core.model import ledger as ledgers
 from airflow_provider_segments.core.model.ledger import (
     APPLICATION,
@@ -40,15 +39,12 @@ _LOG = logging.getLogger(__name__)
 class Sweeper:
     """Works on sweep requests."""
 
-    queue: ZooKeeperQueue
-    reader: UsageReader
-    storage: ObjectStore
-    clock: Clock
-    settings: DeletionSettings
+    cluster: Cluster
+    queue: DeletionQueue
 
     def run(self, total: DeletionReport) -> bool:
         """Work on the requests that are due; whether any is done with. The others are asked for again, later."""
-        claimed = self.queue.receive_sweeps(self.settings.batches_at_once)
+        claimed = self.queue.receive_sweeps(self.cluster.deletion.batches_at_once)
         done: list[bool] = []
         for name, payload in claimed:
             try:
@@ -65,11 +61,11 @@ class Sweeper:
             request.table,
             request.entry_id,
             request.reason,
-            self.clock.now_ms() + self.settings.reconsume_later_ms,
+            self.cluster.clock.now_ms() + self.cluster.deletion.reconsume_later_ms,
             request.at_ms,
         )
         try:
-            use = self.reader.read(request.table, {request.entry_id})
+            use = UsageReader(self.cluster).read(request.table, {request.entry_id})
             if use.entry_in_progress(request.entry_id):
                 self.queue.settle_sweep(name, [], later)
                 return False
@@ -77,7 +73,7 @@ class Sweeper:
                 self.queue.send(batches)
                 total.found += sum(len(batch.ledgers) for batch in batches)
                 total.foreign += foreign
-            self.storage.discard_unfinished(entry_prefix(request.table, request.entry_id))
+            self.cluster.storage.discard_unfinished(entry_prefix(request.table, request.entry_id))
         except (StorageError, CorruptRecordError) as error:
             _LOG.warning("Sweep of entry %s is tried again later: %s", request.entry_id, error)
             total.note({str(error)[:300]: 1})
@@ -90,9 +86,9 @@ class Sweeper:
     def _pages(self, request: SweepRequest, use: TableUse) -> Iterator[tuple[list[DeletionBatch], int]]:
         registered = use.registered.get(request.entry_id, {})
         prefix = entry_prefix(request.table, request.entry_id)
-        left = (one for one in self.storage.list(prefix) if one.key.removeprefix(prefix) not in registered)
+        left = (one for one in self.cluster.storage.list(prefix) if one.key.removeprefix(prefix) not in registered)
         while page := list(islice(left, PAGE)):
-            yield messages(self.storage, page, reason=request.reason, at_ms=self.clock.now_ms())
+            yield messages(self.cluster.storage, page, reason=request.reason, at_ms=self.cluster.clock.now_ms())
 
 
 def messages(
@@ -115,7 +111,7 @@ def messages(
         batch = message_about(info, reason, at_ms)
         foreign += batch is None
         ours += [] if batch is None else [batch]
-    return list(joined(ours)), foreign
+    return list(join_generations(ours)), foreign
 
 
 def message_about(info: ObjectInfo, reason: str, at_ms: int, *, tiered: str | None = None) -> DeletionBatch | None:
@@ -149,10 +145,10 @@ def message_about(info: ObjectInfo, reason: str, at_ms: int, *, tiered: str | No
     return None if malformed else well_formed
 
 
-def joined(batches: Iterable[DeletionBatch]) -> Iterator[DeletionBatch]:
+def join_generations(batches: Iterable[DeletionBatch]) -> Iterator[DeletionBatch]:
     """One batch a generation and offload."""
-    by_generation: dict[tuple[str, str, OffloadContext | None], list[DeletionBatch]] = {}
+    groups: dict[tuple[str, str, OffloadContext | None], list[DeletionBatch]] = {}
     for batch in batches:
-        by_generation.setdefault((batch.table, batch.generation, batch.offload), []).append(batch)
-    for group in by_generation.values():
+        groups.setdefault((batch.table, batch.generation, batch.offload), []).append(batch)
+    for group in groups.values():
         yield group[0].with_ledgers(tuple(ledger for batch in group for ledger in batch.ledgers))

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Self
+from typing import NamedTuple, Self
 
 from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.exceptions import CorruptRecordError, EntryNotFoundError
 
 
 class EntryState(enum.Enum):
@@ -22,6 +23,20 @@ class EntryState(enum.Enum):
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
     REVERTED = "REVERTED"
+
+
+class Overwrite(NamedTuple):
+    """Time that an overwrite holds: it hides segments of a version below ``version`` in ``[start_ms, end_ms)``, in UTC
+    milliseconds, while its entry is COMPLETED."""
+
+    entry_id: str
+    start_ms: int
+    end_ms: int
+    version: int
+
+    def overlaps(self, interval: Interval) -> bool:
+        """Return True if the two share at least one millisecond."""
+        return self.start_ms < interval.end_ms and interval.start_ms < self.end_ms
 
 
 @dataclass(frozen=True)
@@ -75,15 +90,24 @@ class LineageEntry:
 
 _CLEANING = "segments.cleaning."
 _REWRITE = "segments.rewrite."
+_OVERWRITE = "segments.overwrite."
+_PARTIAL = "segments.partial."
+_MARKS = (_CLEANING, _REWRITE, _OVERWRITE, _PARTIAL)
 
 
 @dataclass(frozen=True)
 class Lineage:
     """All entries of one table by id, and Pinot's table-wide custom map. Changed by making another one.
 
-    The custom map also holds our marks of entries: that its replaced segments are being deleted, so that it can no
-    longer be reverted; and that it rewrote the rows of what it replaced, so that readers may go back to that when a
-    part of it is lost. Four-element entries stay readable for every Pinot, and Pinot keeps the map."""
+    Four-element entries stay readable for every Pinot, and Pinot keeps the custom map. So the map holds what else is to
+    be known of an entry, as a mark of it:
+
+    * ``cleaning``: its replaced segments are being deleted, so that it can no longer be rolled back or brought back;
+    * ``rewrite``: it rewrote, into one time chunk, the rows of what it replaced, so that readers may fall back to that
+      when a part of it is lost;
+    * ``overwrite``: the time that it holds, and in which version;
+    * ``partial``: more was staged into it than became its ``to``, and is not removed yet; which attempts brought that.
+    """
 
     table: str
     entries: Mapping[str, LineageEntry] = field(default_factory=lambda: MappingProxyType({}))
@@ -98,6 +122,16 @@ class Lineage:
     def get(self, entry_id: str) -> LineageEntry | None:
         """The entry of that id, or ``None``."""
         return self.entries.get(entry_id)
+
+    def find(self, entry_id: str) -> LineageEntry:
+        """The entry of that id. Raises :class:`EntryNotFoundError`."""
+        entry = self.entries.get(entry_id)
+        if entry is None:
+            raise EntryNotFoundError(
+                f"table {self.table!r} has no lineage entry {entry_id}: it was never made, or was cleaned up; "
+                f"the lineage has {len(self)} entries"
+            )
+        return entry
 
     def newest_first(self) -> list[LineageEntry]:
         """Entries by time of their present state, newest first; ties by id. For people, not for decisions."""
@@ -118,44 +152,76 @@ class Lineage:
     def without(self, entry_id: str) -> Lineage:
         """This lineage less that entry and its marks."""
         kept = {key: entry for key, entry in self.entries.items() if key != entry_id}
-        custom = self.custom_map
-        marks = {_CLEANING + entry_id, _REWRITE + entry_id}
-        if custom and not marks.isdisjoint(custom):
-            custom = {key: value for key, value in custom.items() if key not in marks} or None
-        return replace(self, entries=MappingProxyType(kept), custom_map=custom)
+        return self._without_marks({mark + entry_id for mark in _MARKS}, MappingProxyType(kept))
 
     def is_cleaning(self, entry_id: str) -> bool:
-        """Whether that entry's replaced segments are being deleted."""
-        return self.custom_map is not None and _CLEANING + entry_id in self.custom_map
+        """Return True if that entry's replaced segments are being deleted."""
+        return self._has_mark(_CLEANING, entry_id)
 
     def with_cleaning(self, entry_id: str, now_ms: int) -> Lineage:
         """This lineage with the mark that the entry's replaced segments are being deleted since ``now_ms``."""
-        return replace(self, custom_map={**(self.custom_map or {}), _CLEANING + entry_id: str(now_ms)})
+        return self._with_mark(_CLEANING, entry_id, str(now_ms))
+
+    def partial_attempts(self, entry_id: str) -> frozenset[str] | None:
+        """The attempts that brought the ``to`` of an entry under which more than that may still be registered, each as
+        ``<stager>.<attempt>``; ``None`` when nothing is."""
+        text = (self.custom_map or {}).get(_PARTIAL + entry_id)
+        return None if text is None else frozenset(text.split())
+
+    def with_partial(self, entry_id: str, attempts: Iterable[str]) -> Lineage:
+        """This lineage with the mark that more is registered under the entry than its ``to``, which ``attempts``
+        brought."""
+        return self._with_mark(_PARTIAL, entry_id, " ".join(sorted(attempts)))
+
+    def without_partial(self, entry_id: str) -> Lineage:
+        """This lineage without that mark."""
+        return self._without_marks({_PARTIAL + entry_id}, self.entries)
+
+    def with_overwrite(self, overwrites: Iterable[Overwrite]) -> Lineage:
+        """This lineage with the mark of the time that one entry holds."""
+        held = list(overwrites)
+        text = " ".join(f"{one.start_ms}/{one.end_ms}/{one.version}" for one in held)
+        return self._with_mark(_OVERWRITE, held[0].entry_id, text) if held else self
+
+    @cached_property
+    def overwrites(self) -> tuple[Overwrite, ...]:
+        """The time that entries hold which were completed once, whatever their state is now. Raises
+        :class:`CorruptRecordError`."""
+        return tuple(
+            overwrite
+            for key, text in (self.custom_map or {}).items()
+            if key.startswith(_OVERWRITE) and key.removeprefix(_OVERWRITE) in self.entries
+            for overwrite in self._decode_overwrite(key, text or "")
+        )
+
+    @cached_property
+    def overwrites_in_force(self) -> tuple[Overwrite, ...]:
+        """The overwrites that hide something now: those of COMPLETED entries."""
+        return tuple(one for one in self.overwrites if self.entries[one.entry_id].state is EntryState.COMPLETED)
+
+    @cached_property
+    def unsettled_overwrites(self) -> tuple[Overwrite, ...]:
+        """The overwrites that can still be rolled back or brought back: clean-up has not marked their entries."""
+        return tuple(one for one in self.overwrites if not self.is_cleaning(one.entry_id))
 
     def can_fall_back(self, entry_id: str) -> bool:
-        """Whether that COMPLETED entry rewrote the rows of what it replaced, all of which is still there."""
-        if self.custom_map is None or _REWRITE + entry_id not in self.custom_map:
-            return False
+        """Return True if that COMPLETED entry rewrote the rows of what it replaced, all of which is still there."""
         entry = self.entries.get(entry_id)
-        return entry is not None and entry.state is EntryState.COMPLETED and not self.is_cleaning(entry_id)
+        completed = entry is not None and entry.state is EntryState.COMPLETED
+        return completed and self._has_mark(_REWRITE, entry_id) and not self.is_cleaning(entry_id)
 
-    def with_rewrite(self, entry_id: str, now_ms: int, founded: tuple[Interval, str] | None = None) -> Lineage:
-        """This lineage with the mark that the entry rewrote, at ``now_ms``, the rows of what it replaced, and which
-        version of its time chunk it ``founded`` by that."""
-        value = str(now_ms)
-        if founded is not None:
-            value += f" {founded[0].start_ms} {founded[0].end_ms} {founded[1]}"
-        return replace(self, custom_map={**(self.custom_map or {}), _REWRITE + entry_id: value})
+    def with_rewrite(self, entry_id: str, interval: Interval) -> Lineage:
+        """This lineage with the mark that the entry rewrote the rows of what it replaced into that time chunk."""
+        return self._with_mark(_REWRITE, entry_id, f"{interval.start_ms}/{interval.end_ms}")
 
-    def founded_by(self, entry_id: str) -> tuple[Interval, str] | None:
-        """The version of a time chunk that a rewrite founded; ``None`` when it took the place of its inputs in theirs.
-        The mark says so, since nothing that it brought may be left."""
-        parts = ((self.custom_map or {}).get(_REWRITE + entry_id) or "").split(" ", 3)
-        return (Interval(int(parts[1]), int(parts[2])), parts[3]) if len(parts) == 4 else None
-
-    def rewrites(self) -> list[LineageEntry]:
-        """The entries that readers may go back from."""
-        return [entry for entry in self if self.can_fall_back(entry.entry_id)] if self.custom_map else []
+    @cached_property
+    def rewrites(self) -> Mapping[str, Interval]:
+        """The time chunk of every entry that can fall back, by entry id. Raises :class:`CorruptRecordError`."""
+        return {
+            entry_id: self._decode_interval(key, text or "")
+            for key, text in (self.custom_map or {}).items()
+            if key.startswith(_REWRITE) and self.can_fall_back(entry_id := key.removeprefix(_REWRITE))
+        }
 
     @cached_property
     def replaced_by(self) -> Mapping[str, LineageEntry]:
@@ -168,13 +234,41 @@ class Lineage:
         found: set[str] = set()
         todo = [entry]
         while todo:
-            one = todo.pop()
-            if one.entry_id not in found:
-                found.add(one.entry_id)
-                todo += [self.replaced_by[name] for name in one.segments_to if name in self.replaced_by]
+            upper = todo.pop()
+            if upper.entry_id not in found:
+                found.add(upper.entry_id)
+                todo += [self.replaced_by[name] for name in upper.segments_to if name in self.replaced_by]
         return found
 
-    @cached_property
-    def rewriters(self) -> Mapping[str, str]:
-        """Which of :meth:`rewrites` brought a segment, by the segment's name."""
-        return {name: entry.entry_id for entry in self.rewrites() for name in entry.segments_to}
+    def _has_mark(self, mark: str, entry_id: str) -> bool:
+        return self.custom_map is not None and mark + entry_id in self.custom_map
+
+    def _with_mark(self, mark: str, entry_id: str, text: str) -> Lineage:
+        return replace(self, custom_map={**(self.custom_map or {}), mark + entry_id: text})
+
+    def _without_marks(self, marks: set[str], entries: Mapping[str, LineageEntry]) -> Lineage:
+        custom = self.custom_map
+        if custom and not marks.isdisjoint(custom):
+            custom = {key: value for key, value in custom.items() if key not in marks} or None
+        return replace(self, entries=entries, custom_map=custom)
+
+    def _decode_overwrite(self, key: str, text: str) -> Iterator[Overwrite]:
+        for part in text.split():
+            numbers = part.split("/")
+            if len(numbers) != 3 or not all(_is_number(number) for number in numbers):
+                raise self._corrupt(key, text)
+            start, end, version = map(int, numbers)
+            yield Overwrite(key.removeprefix(_OVERWRITE), start, end, version)
+
+    def _decode_interval(self, key: str, text: str) -> Interval:
+        numbers = text.split("/")
+        if len(numbers) != 2 or not all(_is_number(number) for number in numbers) or int(numbers[0]) >= int(numbers[1]):
+            raise self._corrupt(key, text)
+        return Interval(int(numbers[0]), int(numbers[1]))
+
+    def _corrupt(self, key: str, text: str) -> CorruptRecordError:
+        return CorruptRecordError(f"lineage of table {self.table!r}: the mark {key} cannot be read: {text[:80]!r}")
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()

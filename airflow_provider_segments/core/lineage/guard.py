@@ -1,33 +1,39 @@
 """The guard of a lineage entry: one small znode an entry, ``ENTRIES/<table>/<entry id>``.
 
 It is made in the transaction that makes the entry, so its creation zxid is the zxid at which the entry was born. Every
-``stage`` checks its version in the same transaction that registers segments, so that a build whose entry was sealed,
-completed, reverted or dropped cannot stage, and the lineage itself is not touched by staging. ``end`` and ``revert``
-change it together with the lineage, so the two never disagree.
+``stage`` checks its version in the same transaction that registers segments, so that a build whose entry was
+completed, reverted or dropped cannot stage, and the lineage itself is not touched by staging. ``end`` seals it: it
+writes an id of its own, and goes on only while the guard stays at that version. ``end`` and ``revert`` change it
+together with the lineage, so the two never disagree.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import Interval
-from airflow_provider_segments.core.model.ranges import Ranges
 from airflow_provider_segments.core.zookeeper import Node
 from airflow_provider_segments.exceptions import CorruptRecordError
 
-_FORMAT = 1
+_FORMAT = 2
+
+OWN_IDENTITY = "airflow_provider_segments:"
+"""How the identities of this package's own work begin; nobody else's may."""
+
+CLEANUP = OWN_IDENTITY + "cleanup"
+"""Who has reverted an entry that clean-up aborted."""
 
 
 class GuardState(enum.Enum):
-    """OPEN takes segments; SEALED is between the last stage and the switch; the others follow the entry's state."""
+    """OPEN takes segments; the others follow the entry's state."""
 
     OPEN = "OPEN"
-    SEALED = "SEALED"
     COMPLETED = "COMPLETED"
     REVERTED = "REVERTED"
 
@@ -47,16 +53,32 @@ class Stage(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-class Rewrite(msgspec.Struct, frozen=True):
-    """Says that the rows of a push are those of segments it replaces, which have a place in the timeline, and that it
-    puts them into one time chunk. ``version`` and ``partitions`` are of those that the new ones overshadow by their
-    ids: segments of the chunk itself, under the lock that the push relies on; empty where the new ones get a version
-    of their own."""
+class HeldTime(msgspec.Struct, frozen=True, array_like=True):
+    """Time that a push holds as an overwrite, in UTC milliseconds, and the version of its lock."""
 
     start_ms: int
     end_ms: int
-    version: str = ""
-    partitions: Ranges = ()
+    version: int
+
+    @property
+    def interval(self) -> Interval:
+        """The time."""
+        return Interval(self.start_ms, self.end_ms)
+
+
+class Rewrite(msgspec.Struct, frozen=True):
+    """Says that the rows of a push are those of segments it replaces, and that it puts them into one time chunk.
+
+    ``version`` is that of what it brings, ``oldest`` the oldest version among its inputs. ``overwrites`` are those of
+    later versions than ``oldest`` in the time chunk, as they were when the inputs were read: see
+    :func:`~airflow_provider_segments.core.versions.order.overwrites_above`.
+    """
+
+    start_ms: int
+    end_ms: int
+    version: int
+    oldest: int
+    overwrites: tuple[str, ...] = ()
 
     @property
     def interval(self) -> Interval:
@@ -68,28 +90,56 @@ class Guard(msgspec.Struct, frozen=True):
     """The guard's record.
 
     ``identity`` says whose work the entry is, ``settled_by`` which request last completed or reverted it, and
-    ``completed_at`` is, on a reverted entry, the zxid at which it had been completed (0: it never was). ``has_quota``
-    says that the table had a storage quota when the entry was started, so that a ``stage`` without one costs nothing.
-    ``placed`` says that its segments get a place in the timeline, ``locks`` are those the push was started under, and
-    ``own_locks`` those that its stages took; ``rewrite`` says that it rewrites what it replaces.
+    ``completed_at`` is, on a reverted entry, the zxid at which it had been completed (0: it never was). ``seal`` names
+    the ``end`` that has looked last at what is staged (empty: something was staged since).
+
+    As it was when the entry was started: ``announced`` says that the start named the ``to``, ``refreshes`` that each
+    push of the table replaces all of it, ``has_quota`` that the table has a storage quota, so that a ``stage`` without
+    one costs nothing, and ``placed`` that new segments get a version under a lock.
+
+    ``locks`` are those the push was started under, and ``own_locks`` those that its stages took. ``exclusive`` is the
+    time of the EXCLUSIVE locks among ``locks``, ``overwrites`` the time that the push holds whatever it brings;
+    ``rewrite`` says that it rewrites what it replaces.
     """
 
-    state: GuardState = GuardState.OPEN
+    format: int
+    state: GuardState
     identity: str | None = None
     stages: dict[str, Stage] = {}
     settled_by: str | None = None
     completed_at: int = 0
+    seal: str = ""
+    announced: bool = False
+    refreshes: bool = False
     has_quota: bool = False
     placed: bool = False
     locks: tuple[HeldLock, ...] = ()
     own_locks: tuple[HeldLock, ...] = ()
+    exclusive: tuple[HeldTime, ...] = ()
+    overwrites: tuple[HeldTime, ...] = ()
     rewrite: Rewrite | None = None
-    format: int = _FORMAT
+
+    @classmethod
+    def new(cls, identity: str | None, state: GuardState = GuardState.OPEN, **fields: Any) -> Guard:
+        """The guard of an entry that is being started, or of another tool's that is reverted here."""
+        return cls(_FORMAT, state, identity, **fields)
 
     @property
     def all_locks(self) -> tuple[HeldLock, ...]:
         """Every lock the push relies on."""
         return (*self.locks, *self.own_locks)
+
+    def version_over(self, interval: Interval) -> int | None:
+        """The version of the EXCLUSIVE lock of the push that ``interval`` is inside; ``None``: of none."""
+        return max((held.version for held in self.exclusive if held.interval.contains(interval)), default=None)
+
+    def overwriting(self, held: tuple[HeldTime, ...]) -> Guard:
+        """This guard, holding that time whatever the push brings."""
+        return msgspec.structs.replace(self, overwrites=held)
+
+    def rewriting(self, rewrite: Rewrite) -> Guard:
+        """This guard of a push that rewrites what it replaces."""
+        return msgspec.structs.replace(self, rewrite=rewrite)
 
     def with_locks(self, taken: Iterable[HeldLock]) -> Guard:
         """This guard, relying on ``taken``, too."""
@@ -99,17 +149,29 @@ class Guard(msgspec.Struct, frozen=True):
         """This guard, not relying any more on what the stage ``task`` took."""
         return msgspec.structs.replace(self, own_locks=tuple(lock for lock in self.own_locks if lock.task != task))
 
-    def under(self, locks: Sequence[HeldLock], rewrite: Rewrite | None) -> Guard:
-        """This guard under other locks. What was staged under the old ones has ids that those protected, so it has to
-        be staged again."""
-        if (self.locks, self.rewrite) == (tuple(locks), rewrite):
+    def restarted(self, other: Guard) -> Guard:
+        """This guard under the locks and the rewrite of ``other``, which a retried start would make now. What was
+        staged under other ones has to be staged again: it may have another version, or other rows."""
+        same = (self.locks, self.exclusive, self.overwrites, self.rewrite)
+        if same == (other.locks, other.exclusive, other.overwrites, other.rewrite):
             return self
         stages = {name: msgspec.structs.replace(stage, done=False) for name, stage in self.stages.items()}
-        return msgspec.structs.replace(self, state=GuardState.OPEN, locks=tuple(locks), rewrite=rewrite, stages=stages)
+        return msgspec.structs.replace(
+            self,
+            stages=stages,
+            locks=other.locks,
+            exclusive=other.exclusive,
+            overwrites=other.overwrites,
+            rewrite=other.rewrite,
+        )
 
     def with_stage(self, stager: str, stage: Stage) -> Guard:
-        """This guard, open, with ``stager`` at ``stage``."""
-        return msgspec.structs.replace(self, state=GuardState.OPEN, stages={**self.stages, stager: stage})
+        """This guard with ``stager`` at ``stage``, and no seal: who has sealed it must look again."""
+        return msgspec.structs.replace(self, seal="", stages={**self.stages, stager: stage})
+
+    def sealed(self, seal: str) -> Guard:
+        """This guard with another seal."""
+        return msgspec.structs.replace(self, seal=seal)
 
     def moved_to(self, state: GuardState, settled_by: str | None = None) -> Guard:
         """This guard in ``state``."""

@@ -5,42 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.lineage import codec, guard
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.core.lineage.guard import Guard, StoredGuard
-from airflow_provider_segments.core.zookeeper import Create, Node, Op, SetData, ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.core.zookeeper import Create, Op, SetData
+from airflow_provider_segments.exceptions import CorruptRecordError, TableNotFoundError
 
 
 @dataclass(frozen=True, slots=True)
 class StoredLineage:
-    """A lineage as it was read. ``zxid`` is its last write, the clock of snapshots; 0 when it was never written."""
+    """A lineage as it was read. ``zxid`` is its last write, the clock of snapshots."""
 
     lineage: Lineage
-    version: int | None
+    version: int
     zxid: int
 
 
 class LineageRecords:
     """The lineage znode and the guards of one table."""
 
-    def __init__(self, session: ZooKeeperSession, paths: ClusterPaths, table: str) -> None:
-        self._session = session
-        self._paths = paths
+    def __init__(self, cluster: Cluster, table: str) -> None:
+        self._session = cluster.session
+        self._paths = cluster.paths
         self.table = table
-        self.path = paths.lineage(table)
+        self.path = cluster.paths.lineage(table)
 
     def read(self) -> StoredLineage:
-        """The lineage now. Raises :class:`CorruptRecordError`; no lineage yet reads as an empty one."""
-        return self._stored(self._session.get(self.path))
+        """The lineage now. Raises :class:`TableNotFoundError` when the table was never made, and
+        :class:`CorruptRecordError`, also when the lineage is gone: a table is made with one, and without it replaced
+        and unfinished segments would be visible."""
+        node = self._session.get(self.path)
+        if node is not None:
+            return StoredLineage(codec.decode(node.data, self.table), node.version, node.mzxid)
+        if self._session.get(self._paths.config(self.table)) is None:
+            raise TableNotFoundError(f"table {self.table!r} is not in this cluster; apply its config first")
+        raise lost_lineage(self.table, self.path)
 
-    def write(self, stored: StoredLineage, changed: Lineage) -> Op:
-        """The compare-and-set from ``stored`` to ``changed``. Raises :class:`RecordTooLargeError`.
-
-        The first writer creates: an unconditional first write is how Pinot loses an entry (apache/pinot #10103).
-        """
-        payload = codec.encode(changed)
-        return Create(self.path, payload) if stored.version is None else SetData(self.path, payload, stored.version)
+    def write(self, stored: StoredLineage, changed: Lineage) -> SetData:
+        """The compare-and-set from ``stored`` to ``changed``. Raises :class:`RecordTooLargeError`."""
+        return SetData(self.path, codec.encode(changed), stored.version)
 
     def guard(self, entry_id: str) -> StoredGuard | None:
         """The guard of an entry, or ``None``. Raises :class:`CorruptRecordError`."""
@@ -76,7 +80,10 @@ class LineageRecords:
         """The compare-and-set of an entry's guard."""
         return SetData(self.guard_path(entry_id), guard.encode(changed), stored.version)
 
-    def _stored(self, node: Node | None) -> StoredLineage:
-        if node is None:
-            return StoredLineage(Lineage(self.table), None, 0)
-        return StoredLineage(codec.decode(node.data, self.table), node.version, node.mzxid)
+
+def lost_lineage(table: str, path: str) -> CorruptRecordError:
+    """The error for a table whose lineage znode is gone."""
+    return CorruptRecordError(
+        f"table {table!r}: its lineage {path} is gone, and without it nobody can tell which segments are visible. "
+        "Restore the znode from a backup of ZooKeeper (docs/operations.md); nothing was changed"
+    )

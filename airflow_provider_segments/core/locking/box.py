@@ -23,13 +23,12 @@ left to do.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
+from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.locking import allocation, holding
 from airflow_provider_segments.core.locking import state as boxes
-from airflow_provider_segments.core.locking.allocation import LocalRecord
 from airflow_provider_segments.core.locking.state import Box, Turn
 from airflow_provider_segments.core.locking.types import (
     DEFAULT_LEASE_MS,
@@ -37,18 +36,14 @@ from airflow_provider_segments.core.locking.types import (
     AllocationRequest,
     AllocationResult,
     Denied,
-    Granted,
     Lock,
     LockRequest,
     LockResult,
 )
-from airflow_provider_segments.core.model.identity import SegmentKey
-from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.model.names import check_table_name
-from airflow_provider_segments.core.zookeeper import Check, Create, Delete, Op, SetData, ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.core.zookeeper import Check, Create, Delete, Op, SetData
 from airflow_provider_segments.core.zookeeper.retry import Retry
-from airflow_provider_segments.exceptions import LockLostError, LockRefusedError, RecordTooLargeError
+from airflow_provider_segments.exceptions import LockLostError, RecordTooLargeError
 
 MAX_BOX_BYTES = 400_000
 """Largest box that still takes new locks: revoking or releasing everything in it must fit into one transaction."""
@@ -68,19 +63,11 @@ class LockBox:
     :class:`RecordTooLargeError` when the record has no room for another lock.
     """
 
-    def __init__(
-        self,
-        session: ZooKeeperSession,
-        paths: ClusterPaths,
-        table: str,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-        retry: Retry = BOX_RETRY,
-    ) -> None:
+    def __init__(self, cluster: Cluster, table: str, *, retry: Retry = BOX_RETRY) -> None:
         self.table = check_table_name(table)
-        self.path = paths.lock_box(table)
-        self._session = session
-        self._clock = clock
+        self.path = cluster.paths.lock_box(table)
+        self._session = cluster.session
+        self._clock = cluster.clock
         self._retry = retry
         self._prepared = False
 
@@ -94,20 +81,10 @@ class LockBox:
 
     def acquire(self, request: LockRequest) -> LockResult:
         """Ask for a lock once. See :func:`~airflow_provider_segments.core.locking.state.acquire`."""
-        return self.acquire_all([request])[0]
+        lock_id = self._clock.new_id()
 
-    def acquire_all(self, requests: Sequence[LockRequest]) -> list[LockResult]:
-        """Ask for several locks, all or none, in one change. When one is not granted, it is the only answer."""
-        turns = [self._clock.new_id() for _ in requests]
-
-        def ask(box: Box, now_ms: int) -> tuple[Box, list[LockResult]]:
-            after, results = box, list[LockResult]()
-            for request, lock_id in zip(requests, turns, strict=True):
-                after, result = boxes.acquire(after, request, Turn(self.table, now_ms, lock_id))
-                if not isinstance(result, Granted):
-                    return box, [result]
-                results.append(result)
-            return after, results
+        def ask(box: Box, now_ms: int) -> tuple[Box, LockResult]:
+            return boxes.acquire(box, request, Turn(self.table, now_ms, lock_id))
 
         return self._change("acquire a lock", ask, grows=True)
 
@@ -142,16 +119,6 @@ class LockBox:
 
         return self._change("allocate segment ids", ask, grows=True)
 
-    def record_local(self, counted: LocalIds) -> None:
-        """Record which ids were counted under a time-chunk lock, before they are published. May be repeated. See
-        :func:`~airflow_provider_segments.core.locking.allocation.record_local`."""
-        record = counted.record()
-
-        def ask(box: Box, now_ms: int) -> tuple[Box, None]:
-            return allocation.record_local(box, record, Turn(self.table, now_ms, "")), None
-
-        self._change("record ids", ask, grows=True)
-
     def renew(
         self, group: str, task: str, lease_ms: int = DEFAULT_LEASE_MS, lock_ids: Sequence[str] | None = None
     ) -> tuple[Lock, ...]:
@@ -164,16 +131,12 @@ class LockBox:
 
         return self._sure(lambda: self._change("renew a lease", extend))
 
-    def release(
-        self, group: str, task: str, *, lock_ids: Sequence[str] | None = None, interval: Interval | None = None
-    ) -> int:
-        """The task leaves its locks: all, those named, or those of exactly ``interval``. Returns how many it left; 0
-        when it held none, which a repeated release finds."""
+    def release(self, group: str, task: str, *, lock_ids: Sequence[str] | None = None) -> int:
+        """The task leaves its locks: all, or those named. Returns how many it left; 0 when it held none, which a
+        repeated release finds."""
 
         def chosen(lock: Lock) -> bool:
-            if not lock.held_by(group, task) or (interval is not None and lock.interval != interval):
-                return False
-            return lock_ids is None or lock.lock_id in lock_ids or any(one in lock_ids for one in lock.absorbed)
+            return lock.held_by(group, task) and (lock_ids is None or lock.lock_id in lock_ids)
 
         return self._release(chosen, task)
 
@@ -205,25 +168,6 @@ class LockBox:
         :class:`LockLostError`."""
         return self._fence(lambda box, turn: holding.require_held(box, lock_ids, group, task, turn))
 
-    def fence_segments(
-        self, old: Iterable[SegmentKey] = (), new: Iterable[SegmentKey] = (), *, group: str, task: str
-    ) -> list[Check]:
-        """The same for all locks of the task that protect the segments a push replaces and brings. Each must be under
-        one, and the id of each new one must have been given out. Raises also :class:`LockLostError` with the rule
-        ``not-covered`` and :class:`LockRefusedError` with ``id-not-allocated``."""
-        replaced, brought = list(old), list(new)
-
-        def find(box: Box, turn: Turn) -> tuple[Lock, ...]:
-            allocation.check_given(box, brought, turn)
-            return holding.covering(box, [*replaced, *brought], group, task, turn)
-
-        return self._fence(find)
-
-    def fence_intervals(self, intervals: Iterable[Interval], *, group: str, task: str) -> list[Check]:
-        """The same for all locks of the task that contain one of ``intervals``; each must be inside at least one."""
-        wanted = list(intervals)
-        return self._fence(lambda box, turn: holding.covering_intervals(box, wanted, group, task, turn))
-
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call ``changed`` at the next change of the box. See
         :meth:`~airflow_provider_segments.core.zookeeper.ZooKeeperSession.watch`."""
@@ -249,10 +193,10 @@ class LockBox:
 
     def _sure(self, look: Callable[[], _T]) -> _T:
         """A lock was perhaps acquired through another server than the one we read from: only a read that has caught up
-        may say that it is lost, or that an id was never given out."""
+        may say that it is lost."""
         try:
             return look()
-        except (LockLostError, LockRefusedError):
+        except LockLostError:
             self._session.sync(self.path)
             return look()
 
@@ -275,7 +219,7 @@ class LockBox:
             now_ms = self._clock.now_ms()
             after, answer = decide(box, now_ms)
             if after != box:
-                self._write(box, version, boxes.pruned(after, now_ms), grows=grows)
+                self._write(box, version, boxes.prune(after, now_ms), grows=grows)
             return answer
 
         return self._retry.run(f"{what} of table {self.table!r}", self._session, self._clock, attempt)
@@ -313,31 +257,3 @@ class LockBox:
         ]
         made: list[Op] = [Create(self.fence_path(one)) for one in then if one not in before]
         return [*gone, *moved, *made]
-
-
-class LocalIds:
-    """Ids that the holder of an EXCLUSIVE or REPLACE time-chunk lock counts by itself, without a write for each.
-
-    The lock's version is its own, so nobody outside its group can give out the same ids. Before they are published,
-    :meth:`LockBox.record_local` says how far it came: appends to the same version then go on after them, and a second
-    task that counted under the same lock is refused. ``key`` tells two pushes of one task apart.
-    """
-
-    def __init__(self, lock: Lock, task: str, key: str = "local") -> None:
-        self.lock = lock
-        self.task = task
-        self.key = key
-        self._next: dict[Interval, int] = {}
-
-    def take(self, interval: Interval, count: int = 1) -> range:
-        """The next ``count`` ids of the chunk, from 0."""
-        first = self._next.get(interval, 0)
-        self._next[interval] = first + count
-        return range(first, first + count)
-
-    def record(self) -> LocalRecord:
-        """What has been counted so far."""
-        return LocalRecord(self.lock.lock_id, self.lock.group, self.task, self.key, tuple(sorted(self._next.items())))
-
-
-__all__ = ["MAX_BOX_BYTES", "LocalIds", "LockBox"]

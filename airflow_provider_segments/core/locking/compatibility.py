@@ -1,20 +1,24 @@
-"""When locks are in each other's way: pure functions on locks and a request. The rules are those of Apache Druid's lock
-box (proposal #6319, #7491; APPEND and REPLACE locks of release 28; as of 2026-08); what differs is listed in
-:mod:`airflow_provider_segments.core.locking`."""
+"""When locks are in each other's way: pure functions on locks and a request.
+
+The rules are those of Apache Druid's lock box (proposal #6319, #7491; APPEND and REPLACE locks of release 28; as of
+2026-08). What differs is listed in :mod:`airflow_provider_segments.core.locking`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_provider_segments.core.locking.types import (
-    Lock,
-    LockGranularity,
-    LockRequest,
-    LockType,
+from airflow_provider_segments.core.locking.ranges import ranges_contain, ranges_overlap
+from airflow_provider_segments.core.locking.types import Lock, LockGranularity, LockRequest, LockType
+
+_COMPATIBLE = frozenset(
+    {
+        frozenset({LockType.SHARED}),
+        frozenset({LockType.APPEND}),
+        frozenset({LockType.APPEND, LockType.REPLACE}),
+    }
 )
-from airflow_provider_segments.core.model.interval import Interval
-from airflow_provider_segments.core.model.ranges import ranges_contain, ranges_overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,78 +46,61 @@ class Deny:
 Decision = Reuse | Make | Deny
 
 
-def compatible(held: Lock, wanted: LockType, interval: Interval) -> bool:
-    """Whether an active lock and a wanted one of overlapping time may coexist.
+def compatible(held: Lock, request: LockRequest) -> bool:
+    """Return True if an active lock and a request about the same thing may coexist.
 
-    SHARED with SHARED; APPEND with APPEND; REPLACE with the APPEND locks it contains, whichever came first; KILL with
-    everything but KILL; nothing else. At most one REPLACE can contain an APPEND, since REPLACE locks do not overlap.
+    SHARED with SHARED, APPEND with APPEND, and APPEND with REPLACE and with segment locks: an append brings new
+    segments, a rewrite replaces named ones, so neither changes what the other relies on. Nothing else.
     """
-    match held.lock_type, wanted:
-        case (LockType.KILL, other) | (other, LockType.KILL):
-            return other is not LockType.KILL
-        case (LockType.SHARED, LockType.SHARED) | (LockType.APPEND, LockType.APPEND):
-            return True
-        case (LockType.REPLACE, LockType.APPEND):
-            return held.contains(interval)
-        case (LockType.APPEND, LockType.REPLACE):
-            return interval.start_ms <= held.start_ms and held.end_ms <= interval.end_ms
-    return False
+    if LockGranularity.SEGMENT in (held.granularity, request.granularity):
+        return LockType.APPEND in (held.lock_type, request.lock_type)
+    return frozenset({held.lock_type, request.lock_type}) in _COMPATIBLE
 
 
-def in_conflict(held: Lock, request: LockRequest, *, new_ids: bool) -> bool:
-    """Whether a lock and a request are about the same thing, whatever their types.
+def in_conflict(held: Lock, request: LockRequest) -> bool:
+    """Return True if a lock and a request are about the same thing, whatever their types.
 
-    Overlapping time; but two segment locks of the same interval only when they share an id (the version plays no part),
-    and a request for new ids with no segment lock at all: it will get ids that nobody has.
+    That is: overlapping time; but two segment locks of the same time chunk only when they share an id.
     """
     if not held.overlaps(request.interval):
         return False
     if LockGranularity.TIME_CHUNK in (held.granularity, request.granularity):
         return True
-    if new_ids:
-        return False
     return held.interval != request.interval or ranges_overlap(held.partitions, request.ranges)
 
 
 def reusable(held: Lock, request: LockRequest) -> bool:
-    """Whether the group's own lock covers the request, so that asking again is the same lock."""
-    return (
-        held.group == request.group
-        and held.lock_type is request.lock_type
-        and held.granularity is request.granularity
-        and held.contains(request.interval)
-        and ranges_contain(held.partitions, request.ranges)
-    )
+    """Return True if the group's own lock covers the request, so that asking again is the same lock. Ids are those of
+    one time chunk: a segment lock covers none of another."""
+    mine = (held.group, held.lock_type, held.granularity)
+    if mine != (request.group, request.lock_type, request.granularity):
+        return False
+    if held.granularity is LockGranularity.SEGMENT:
+        return held.interval == request.interval and ranges_contain(held.partitions, request.ranges)
+    return held.contains(request.interval)
 
 
-def decide(locks: Sequence[Lock], request: LockRequest, now_ms: int, *, new_ids: bool = False) -> Decision:
-    """What becomes of a request.
+def decide(locks: Sequence[Lock], request: LockRequest, now_ms: int) -> Decision:
+    """Decide what becomes of a request.
 
-    Every lock that stands in the way must give way, or none does: those of strictly lower priority are revoked, those
-    whose lease is over are taken, and a group may change the type or granularity of its own lock of exactly the
-    requested interval. Compatible locks are never revoked, whatever their priority.
+    A group's own locks never stand in its way. Of the others, every lock that is not compatible must give way, or none
+    does: those of strictly lower priority are revoked, and those whose lease is over are taken. Compatible locks are
+    never revoked, whatever their priority.
     """
     if request.granularity is LockGranularity.SEGMENT and request.lock_type is not LockType.EXCLUSIVE:
         return Deny((), f"{request.lock_type.value} locks exist for time chunks only; segment locks are EXCLUSIVE")
-    conflicting = [lock for lock in locks if in_conflict(lock, request, new_ids=new_ids)]
-    if not new_ids and (own := [lock for lock in conflicting if reusable(lock, request)]):
+    conflicting = [lock for lock in locks if in_conflict(lock, request)]
+    if own := [lock for lock in conflicting if reusable(lock, request)]:
         return Reuse(_choose(own))
-    active = [lock for lock in conflicting if lock.active]
-    incompatible = [lock for lock in active if not compatible(lock, request.lock_type, request.interval)]
-    lapsed = [lock for lock in incompatible if lock.abandoned(now_ms) and not _same(lock, request)]
-    standing = [lock for lock in incompatible if lock not in lapsed]
-    if all(lock.priority < request.priority for lock in standing):
-        return Make(tuple(incompatible))
-    if all(_same(lock, request) for lock in active if lock not in lapsed):
-        return Make(tuple(lapsed))
-    return Deny(tuple(lock for lock in standing if lock.priority >= request.priority))
-
-
-def _same(lock: Lock, request: LockRequest) -> bool:
-    return lock.group == request.group and lock.interval == request.interval
+    others = [lock for lock in conflicting if lock.active and lock.group != request.group]
+    incompatible = [lock for lock in others if not compatible(lock, request)]
+    blockers = [lock for lock in incompatible if lock.priority >= request.priority and not lock.abandoned(now_ms)]
+    return Deny(tuple(blockers)) if blockers else Make(tuple(incompatible))
 
 
 def _choose(own: Sequence[Lock]) -> Lock:
-    """Druid fails when a group has several locks that cover a request. They are all the group's, so the answer only
-    has to be the same each time: a revoked one, for its owner must hear of it, else the narrowest, the oldest first."""
-    return min(own, key=lambda lock: (lock.active, lock.end_ms - lock.start_ms, lock.granted_ms, lock.lock_id))
+    """Choose the same lock each time where several of the group cover a request (Druid fails then).
+
+    A revoked one first, for its owner must hear of it; else the narrowest, the oldest first.
+    """
+    return min(own, key=lambda lock: (lock.active, lock.end_ms - lock.start_ms, lock.version))

@@ -2,7 +2,7 @@
 
 Renewing decides nothing: the box extends a lease in its own compare-and-set, by its own clock, and only of a lock that
 is still held. A renewal that comes late, or lands after its work has ended, therefore finds the lock or finds it gone;
-it never brings one back. What makes a push safe are the fences (``store``); this only keeps its locks from being taken
+it never brings one back. What makes a push safe are the fences (``box``); this only keeps its locks from being taken
 for abandoned.
 """
 

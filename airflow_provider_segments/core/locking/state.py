@@ -21,22 +21,20 @@ from airflow_provider_segments.core.locking.types import (
     LockGranularity,
     LockRequest,
     LockResult,
-    LockType,
     Revocation,
     Revoked,
 )
-from airflow_provider_segments.core.locking.versions import APPEND_VERSION, is_version, version_ms, version_of
 from airflow_provider_segments.exceptions import CorruptRecordError, InvalidLockRequestError, LockRefusedError
 
 KEPT_MS = 86_400_000
 """How long a lock is kept after it was revoked, or after its lease was over, if nobody releases it: a day."""
 DEPARTED_MS = 3_600_000
 """How long a removed task's attempt is refused new locks: longer than its last request can be on its way."""
-_FORMAT = 1
+_FORMAT = 2
 
 
-class Box(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``version_ms`` is the greatest lock version ever given, as a time; ``departed`` maps a removed task to its last
+class Box(msgspec.Struct, frozen=True):
+    """``version_ms`` is the greatest lock version ever given; ``departed`` maps a removed task to its last
     attempt and until when that is remembered."""
 
     format: int = _FORMAT
@@ -59,7 +57,12 @@ class Turn:
     lock_id: str
 
 
+class _Format(msgspec.Struct):
+    format: int
+
+
 _DECODER = msgspec.json.Decoder(Box)
+_FORMAT_DECODER = msgspec.json.Decoder(_Format)
 
 
 def encode(box: Box) -> bytes:
@@ -70,24 +73,22 @@ def encode(box: Box) -> bytes:
 def decode(payload: bytes, where: str) -> Box:
     """The box in ``payload``. Raises :class:`CorruptRecordError`."""
     try:
-        box = _DECODER.decode(payload)
+        stored = _FORMAT_DECODER.decode(payload).format
+        if stored != _FORMAT:
+            raise CorruptRecordError(f"{where}: format {stored} is unknown to this version")
+        return _DECODER.decode(payload)
     except msgspec.DecodeError as error:
         raise CorruptRecordError(f"{where}: not a readable lock box ({error})") from error
-    if box.format != _FORMAT:
-        raise CorruptRecordError(f"{where}: format {box.format} is unknown to this version")
-    return box
 
 
 def acquire(box: Box, request: LockRequest, turn: Turn) -> tuple[Box, LockResult]:
     """Ask for a lock. A request that is not granted changes nothing.
 
-    Raises :class:`LockRefusedError` (rules ``task-departed``, ``kill-internal``, ``priority-differs``,
-    ``version-not-newest``).
+    Raises :class:`LockRefusedError` (rules ``task-departed``, ``priority-differs``) and
+    :class:`InvalidLockRequestError`.
     """
-    if request.granularity is LockGranularity.SEGMENT and not request.partitions:
-        raise InvalidLockRequestError("a segment lock names the partitions it is on; new ids come from allocate")
     check_request(box, request, turn)
-    return grant(box, request, turn, new_ids=False)
+    return grant(box, request, turn)
 
 
 def release(box: Box, chosen: Callable[[Lock], bool], task: str | None = None) -> Box:
@@ -119,10 +120,10 @@ def revoke(box: Box, lock_ids: Sequence[str], by: str, turn: Turn) -> Box:
     """Revoke locks because somebody asked for it, whatever their priority. Those that are gone or revoked already stay
     as they are."""
     asked = Revocation(by, turn.now_ms, "asked")
-    return each(box, lambda lock: _ended(lock, asked) if lock.lock_id in lock_ids and lock.active else lock)
+    return each(box, lambda lock: _end(lock, asked) if lock.lock_id in lock_ids and lock.active else lock)
 
 
-def pruned(box: Box, now_ms: int) -> Box:
+def prune(box: Box, now_ms: int) -> Box:
     """The box without what nobody will ask for any more: locks a day after their revocation or their lease, departed
     tasks after an hour. Called with every write, so what is left behind is bounded by what a day brings."""
     locks = tuple(lock for lock in box.locks if _last_ms(lock) + KEPT_MS > now_ms)
@@ -132,19 +133,19 @@ def pruned(box: Box, now_ms: int) -> Box:
     return msgspec.structs.replace(box, locks=locks, departed=departed)
 
 
-def grant(box: Box, request: LockRequest, turn: Turn, *, new_ids: bool) -> tuple[Box, LockResult]:
-    """Decide and do. ``new_ids`` asks for segments that do not exist yet."""
-    decision = decide(box.locks, request, turn.now_ms, new_ids=new_ids)
+def grant(box: Box, request: LockRequest, turn: Turn) -> tuple[Box, LockResult]:
+    """Decide about a request and carry the decision out."""
+    decision = decide(box.locks, request, turn.now_ms)
     if isinstance(decision, Deny):
         return box, Denied(decision.blockers, decision.reason)
     if isinstance(decision, Reuse):
         if not decision.lock.active:
             return box, Revoked(decision.lock)
-        lock = joined(decision.lock, request, turn)
+        lock = join(decision.lock, request, turn)
     else:
         box = _revoke_for(box, decision.victims, request, turn)
-        box, lock = _new_lock(box, request, turn, new_ids=new_ids)
-    box, lock = _supersede(put(box, lock), lock, request.task)
+        box, lock = _new_lock(box, request, turn)
+    box = put(box, lock)
     taken = tuple(one for one in box.locks if one.revoked and one.revoked.lock_id == turn.lock_id)
     return box, Granted(lock, lock.lock_id == turn.lock_id, taken)
 
@@ -156,16 +157,21 @@ def _revoke_for(box: Box, victims: Sequence[Lock], request: LockRequest, turn: T
         if lock.lock_id not in chosen:
             return lock
         reason = "priority" if lock.priority < request.priority else "lease-over"
-        return _ended(lock, Revocation(f"{request.task} of {request.group}", turn.now_ms, reason, turn.lock_id))
+        return _end(lock, Revocation(f"{request.task} of {request.group}", turn.now_ms, reason, turn.lock_id))
 
     return each(box, revoked)
 
 
-def _new_lock(box: Box, request: LockRequest, turn: Turn, *, new_ids: bool) -> tuple[Box, Lock]:
-    version, latest = _version_for(box, request, turn)
+def _new_lock(box: Box, request: LockRequest, turn: Turn) -> tuple[Box, Lock]:
+    """The lock, and the box that remembers its version and the ids of the segments it is on.
+
+    The version is the time, or the next free millisecond when a clock went back: greater than every version this box
+    has ever given. So versions grow in the order in which locks are granted.
+    """
+    version = max(turn.now_ms, box.version_ms + 1)
     counters = box.counters
-    if request.ranges and is_version(version):  # these segments exist, so new ones come after them
-        counters = ids.raised(counters, request.interval, version, request.ranges[-1][1])
+    if request.ranges:  # these segments exist, so new ids come after theirs
+        counters = ids.advance(counters, request.interval, request.ranges[-1][1])
     lock = Lock(
         lock_id=turn.lock_id,
         lock_type=request.lock_type,
@@ -179,78 +185,27 @@ def _new_lock(box: Box, request: LockRequest, turn: Turn, *, new_ids: bool) -> t
         granted_ms=turn.now_ms,
         lease_until_ms=turn.now_ms + request.lease_ms,
         partitions=request.ranges,
-        new_ids=new_ids,
     )
-    return msgspec.structs.replace(box, version_ms=latest, counters=counters), lock
+    return msgspec.structs.replace(box, version_ms=version, counters=counters), lock
 
 
-def _version_for(box: Box, request: LockRequest, turn: Turn) -> tuple[str, int]:
-    """The new lock's version, and the greatest one given so far.
-
-    A time-chunk lock gets the time, or the next free millisecond when a clock went back: greater than every version
-    this box has ever given, than every version it knows ids of in that time, and than ``newest``.
-    """
-    if request.lock_type is LockType.APPEND:
-        return APPEND_VERSION, box.version_ms
-    if request.granularity is LockGranularity.SEGMENT:
-        return request.version or APPEND_VERSION, box.version_ms
-    known = max(ids.newest_version(box.counters, request.interval), request.newest or "")
-    floor = max(box.version_ms, version_ms(known) if known else 0)
-    if request.version is None:
-        latest = max(turn.now_ms, floor + 1)
-        return version_of(latest), latest
-    if request.version <= known:
-        hint = "Leave the version to the box."
-        raise refuse(turn, "version-not-newest", f"version {request.version} is not above {known}", hint)
-    return request.version, max(box.version_ms, version_ms(request.version))
-
-
-def joined(lock: Lock, request: LockRequest, turn: Turn) -> Lock:
+def join(lock: Lock, request: LockRequest, turn: Turn) -> Lock:
     """The lock with the request's task among its holders, and a new lease."""
     if lock.priority != request.priority:
         detail = f"{request.task} asks with priority {request.priority} for the {lock} lock of its group"
         raise refuse(turn, "priority-differs", detail, "Tasks of one group ask with one priority.")
     tasks = lock.tasks if request.task in lock.tasks else (*lock.tasks, request.task)
-    return leased(msgspec.structs.replace(lock, tasks=tasks), turn.now_ms + request.lease_ms)
-
-
-def _supersede(box: Box, lock: Lock, task: str) -> tuple[Box, Lock]:
-    """Narrower APPEND locks that the task holds become one with the wider lock: pushes that rely on them find it, and
-    their sequence keys go on answering."""
-    if lock.lock_type is not LockType.APPEND:
-        return box, lock
-    narrower = [one for one in box.locks if _superseded(one, lock, task)]
-    if not narrower:
-        return box, lock
-    last = [one for one in narrower if one.tasks == (task,)]
-    lock = msgspec.structs.replace(
-        lock,
-        absorbed=(*lock.absorbed, *(one for old in narrower for one in (old.lock_id, *old.absorbed))),
-        allocated=lock.allocated | {key: given for one in last for key, given in one.allocated.items()},
-    )
-    chosen = {one.lock_id for one in narrower}
-    return put(release(box, lambda one: one.lock_id in chosen, task), lock), lock
-
-
-def _superseded(one: Lock, by: Lock, task: str) -> bool:
-    return (
-        one.active
-        and one.lock_type is LockType.APPEND
-        and one.held_by(by.group, task)
-        and by.contains(one.interval)
-        and by.interval != one.interval
-        and by.version >= one.version
-    )
+    return renew_until(msgspec.structs.replace(lock, tasks=tasks), turn.now_ms + request.lease_ms)
 
 
 def check_request(box: Box, request: LockRequest, turn: Turn) -> None:
-    """Refuse a removed task's old attempt, and KILL locks to others."""
+    """Refuse a segment lock on nothing, and a removed task's old attempt."""
+    if request.granularity is LockGranularity.SEGMENT and not request.partitions:
+        raise InvalidLockRequestError("a segment lock names the partitions it is on")
     last, until = box.departed.get(_departed_name(request.group, request.task), (0, 0))
     if 0 < request.attempt <= last and turn.now_ms < until:
         detail = f"attempt {request.attempt} of {request.task} of {request.group} was removed from the lock box"
         raise refuse(turn, "task-departed", detail, "Run the task again; a later attempt may ask.")
-    if request.lock_type is LockType.KILL and not request.internal:
-        raise refuse(turn, "kill-internal", "KILL locks are for this package's own deletion", "Ask for EXCLUSIVE.")
 
 
 def refuse(turn: Turn, rule: str, detail: str, hint: str) -> LockRefusedError:
@@ -266,12 +221,12 @@ def _last_ms(lock: Lock) -> int:
     return lock.lease_until_ms if lock.revoked is None else lock.revoked.at_ms
 
 
-def leased(lock: Lock, until_ms: int) -> Lock:
+def renew_until(lock: Lock, until_ms: int) -> Lock:
     """The lock with a lease until then at least."""
     return msgspec.structs.replace(lock, lease_until_ms=max(lock.lease_until_ms, until_ms))
 
 
-def _ended(lock: Lock, revocation: Revocation) -> Lock:
+def _end(lock: Lock, revocation: Revocation) -> Lock:
     return msgspec.structs.replace(lock, revoked=revocation)
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from airflow_provider_segments.core.model.identity import SegmentKey
+from airflow_provider_segments.core.locking.ranges import Ranges, expand, ranges_of
 from airflow_provider_segments.core.model.interval import Interval, format_ms
-from airflow_provider_segments.core.model.ranges import Ranges, ranges_of
 from airflow_provider_segments.exceptions import (
     InvalidLockRequestError,
     LockDeniedError,
@@ -31,7 +30,6 @@ class LockType(enum.Enum):
     SHARED = "SHARED"
     APPEND = "APPEND"
     REPLACE = "REPLACE"
-    KILL = "KILL"
 
 
 class LockGranularity(enum.Enum):
@@ -56,11 +54,9 @@ class LockRequest:
 
     ``group`` (a DAG run) shares locks among its tasks; ``task`` names the work, the same for every attempt, and
     ``attempt`` counts its tries (0: not told; then a removed task is not recognised when it asks again). ``interval``
-    is in epoch milliseconds; ``partitions`` are the existing segments a SEGMENT lock is on. ``version`` names the
-    version of those segments; for a time chunk it is chosen by the box unless given, and ``newest`` is the greatest
-    version the caller has seen in the chunk, which the box's choice must exceed. ``lease_ms`` is for how long the lock
-    cannot be taken without being renewed. KILL locks are for this package's own deletion and need ``internal``.
-    Raises :class:`InvalidLockRequestError`.
+    is in epoch milliseconds; ``partitions`` are the ids, in that time chunk, of the segments a SEGMENT lock is on.
+    ``lease_ms`` is for how long the lock cannot be taken without being renewed. Raises
+    :class:`InvalidLockRequestError`.
     """
 
     group: str
@@ -69,12 +65,9 @@ class LockRequest:
     lock_type: LockType = LockType.EXCLUSIVE
     granularity: LockGranularity = LockGranularity.TIME_CHUNK
     partitions: frozenset[int] = frozenset()
-    version: str | None = None
-    newest: str | None = None
     priority: int = Priority.BATCH
     lease_ms: int = DEFAULT_LEASE_MS
     attempt: int = 0
-    internal: bool = False
 
     def __post_init__(self) -> None:
         check_identity("group", self.group)
@@ -88,13 +81,15 @@ class LockRequest:
 
     @classmethod
     def of_held(cls, lock: Lock, task: str) -> LockRequest:
-        """The request that finds the time-chunk lock ``lock`` of ``task`` again. It makes the lease no longer:
-        whoever holds a lock says for how long."""
+        """The request that finds ``lock`` of ``task`` again. It makes the lease no longer: whoever holds a lock says
+        for how long."""
         return cls(
             group=lock.group,
             task=task,
             interval=lock.interval,
             lock_type=lock.lock_type,
+            granularity=lock.granularity,
+            partitions=frozenset(expand(lock.partitions)),
             priority=lock.priority,
             lease_ms=1,
         )
@@ -127,27 +122,26 @@ class Revocation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Allotment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The ids a sequence key got: ``count`` ids from ``first``."""
+    """The ids that a sequence key got in a time chunk: ``count`` ids from ``first``."""
 
     start_ms: int
     end_ms: int
-    version: str
     first: int
     count: int
 
     @property
-    def interval(self) -> Interval:
-        """The segments' interval."""
+    def chunk(self) -> Interval:
+        """The time chunk."""
         return Interval(self.start_ms, self.end_ms)
 
 
 class Lock(msgspec.Struct, frozen=True, omit_defaults=True):
     """One lock as the box stores it. Times are epoch milliseconds.
 
-    ``tasks`` are those of its group that hold it. ``partitions`` are a segment lock's ids; ``new_ids`` says that they
-    were allocated with it. ``fence`` is the version of the lock's fence znode. ``allocated`` are the ids that its
-    sequence keys got, ``absorbed`` the ids of narrower APPEND locks it has superseded. A lock with ``revoked`` set
-    protects nothing and stays only to be seen by its owner.
+    ``tasks`` are those of its group that hold it. ``version`` is that of the rows which a push brings under it:
+    greater than every version the box had given before. ``partitions`` are a segment lock's ids. ``fence`` is the
+    version of the lock's fence znode. ``allocated`` are the ids that its sequence keys got. A lock with
+    ``revoked`` set protects nothing and stays only to be seen by its owner.
     """
 
     lock_id: str
@@ -158,15 +152,13 @@ class Lock(msgspec.Struct, frozen=True, omit_defaults=True):
     group: str
     tasks: tuple[str, ...]
     priority: int
-    version: str
+    version: int
     granted_ms: int
     lease_until_ms: int
     partitions: Ranges = ()
-    new_ids: bool = False
     fence: int = 0
     revoked: Revocation | None = None
     allocated: dict[str, Allotment] = {}
-    absorbed: tuple[str, ...] = ()
 
     @property
     def interval(self) -> Interval:
@@ -241,48 +233,29 @@ def revoked_error(table: str, lock: Lock) -> LockRevokedError:
 class AllocationRequest:
     """Asks for ``count`` new partition ids, and for the lock that protects them.
 
-    ``lock`` with SEGMENT granularity names no partitions: the ids it gets are locked as new segments (centralized
-    allocation, incremental with ``count`` 1 and bulk with more). With a time-chunk lock the ids are under that lock.
     ``key`` is the sequence key: the same key of the same group gets the same ids for as long as the lock is held.
-    ``interval`` is the segments' time chunk (default: the lock's interval) and ``version`` their version (default: the
-    lock's; APPEND and SEGMENT: 1970). ``at_least`` is the first id that is free as far as the caller knows, for tables
-    that had segments before they had a lock box. Raises :class:`InvalidLockRequestError`.
+    ``chunk`` is the time chunk of the segments, inside the lock's interval. Raises :class:`InvalidLockRequestError`.
     """
 
     lock: LockRequest
     key: str
+    chunk: Interval
     count: int = 1
-    interval: Interval | None = None
-    version: str | None = None
-    at_least: int = 0
 
     def __post_init__(self) -> None:
         check_identity("sequence key", self.key)
-        if self.count < 1 or self.at_least < 0:
-            raise InvalidLockRequestError(f"cannot allocate {self.count} ids from {self.at_least}")
-        if self.lock.partitions:
-            raise InvalidLockRequestError("an allocation chooses its partition ids; name none")
-
-    @property
-    def chunk(self) -> Interval:
-        """The interval of the segments."""
-        return self.interval or self.lock.interval
+        if self.count < 1:
+            raise InvalidLockRequestError(f"cannot allocate {self.count} ids")
 
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """The ids, and the lock that protects them. ``again`` says that the sequence key had them already."""
+    """The ids in ``chunk``, and the lock that protects them. ``again`` says that the sequence key had them already."""
 
     lock: Lock
-    interval: Interval
-    version: str
+    chunk: Interval
     partitions: range
     again: bool = False
-
-    @property
-    def segments(self) -> tuple[SegmentKey, ...]:
-        """The identities of the new segments."""
-        return tuple(SegmentKey(self.interval, self.version, partition) for partition in self.partitions)
 
 
 AllocationResult = Allocated | Denied | Revoked

@@ -1,20 +1,8 @@
-"""Which segment of a table is meant, by Druid's three coordinates, and which lock."""
+"""Which lock a push relies on."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
-
-from airflow_provider_segments.core.model.interval import Interval
-
-
-class SegmentKey(NamedTuple):
-    """The identity of a segment within its table: two segments with the same key are the same segment."""
-
-    interval: Interval
-    version: str
-    partition: int
 
 
 class HeldLock(msgspec.Struct, frozen=True):

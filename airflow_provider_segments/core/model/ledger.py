@@ -21,8 +21,7 @@ APPLICATION = "airflow-provider-segments"
 MAX_ATTEMPTS = 1_000_000
 _FILE = re.compile(r"[A-Za-z0-9_=+@~-][A-Za-z0-9_.=+@~-]{0,254}")
 _GENERATION = re.compile(r"[0-9a-f-]{36}:\d{1,19}:[A-Za-z0-9_=+@~-]{1,200}:\d{1,9}")
-_SHARD = re.compile(r"[A-Za-z0-9-]{1,32}/[A-Za-z0-9_.=+@~-]{1,400}")
-_FORMAT = 1
+_FORMAT = 2
 
 
 class LedgerType(enum.Enum):
@@ -33,11 +32,10 @@ class LedgerType(enum.Enum):
 
 
 class LedgerComponent(enum.Enum):
-    """What the ledger holds: segment data, consumer positions, or a schema."""
+    """What the ledger holds: segment data, or consumer positions."""
 
     MANAGED_LEDGER = "Managed-Ledger"
     MANAGED_CURSOR = "Managed-Cursor"
-    SCHEMA_STORAGE = "Schema-Storage"
 
 
 class OffloadContext(msgspec.Struct, frozen=True, array_like=True):
@@ -61,14 +59,13 @@ class OffloadContext(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PendingDeleteLedgerInfo(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
-    """One message of a batch: the segment, its object's file name below the prefix, the object's bytes, and which of
-    the batch's shards had it. ``attempts`` counts the deliveries that failed, ``error`` says why the last one did,
-    ``first_ms`` when the first one did."""
+    """One message of a batch: the segment, its object's file name below the prefix, and the object's bytes.
+    ``attempts`` counts the deliveries that failed, ``error`` says why the last one did, ``first_ms`` when the first one
+    did."""
 
     segment: str
     file: str
     bytes: int = 0
-    shard: int = 0
     attempts: int = 0
     error: str = ""
     first_ms: int = 0
@@ -77,9 +74,7 @@ class PendingDeleteLedgerInfo(msgspec.Struct, frozen=True, array_like=True, gc=F
 class DeletionBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """Messages about the objects of one generation, which is one attempt of one push.
 
-    ``component_id`` is a cursor's name or a schema's id. ``shards`` are the registry shards (``<chunk>/<node>``) that
-    had the segments, each with the version it was read at before they were removed: rule T1 decides by it whether a
-    segment that is still registered is about to leave, or never did. ``reason`` and ``at_ms`` are for people.
+    ``component_id`` is a cursor's name. ``reason`` and ``at_ms`` are for people.
     """
 
     table: str
@@ -89,7 +84,6 @@ class DeletionBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     ledger_type: LedgerType = LedgerType.LEDGER
     component: LedgerComponent = LedgerComponent.MANAGED_LEDGER
     component_id: str = ""
-    shards: tuple[tuple[str, int], ...] = ()
     reason: str = ""
     at_ms: int = 0
     offload: OffloadContext | None = None
@@ -98,13 +92,9 @@ class DeletionBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def prefix(self) -> str:
         """The prefix of the objects' keys, in the store that ``ledger_type`` says."""
-        match self.component:
-            case LedgerComponent.MANAGED_LEDGER:
-                return ledger_prefix(self.table, self.entry_id, self.offload)
-            case LedgerComponent.MANAGED_CURSOR:
-                return f"{self.table}/_cursors/{self.component_id}/"
-            case LedgerComponent.SCHEMA_STORAGE:
-                return f"{self.table}/_schemas/{self.component_id}/"
+        if self.component is LedgerComponent.MANAGED_CURSOR:
+            return f"{self.table}/_cursors/{self.component_id}/"
+        return ledger_prefix(self.table, self.entry_id, self.offload)
 
     def owner(self, ledger: PendingDeleteLedgerInfo) -> dict[str, str]:
         """The owner metadata that the ledger's object must carry."""
@@ -202,7 +192,7 @@ def decode_batch(payload: bytes, where: str) -> tuple[DeletionBatch, list[str]]:
         raise CorruptRecordError(f"{where}: not a deletion message ({error})") from error
     good: list[PendingDeleteLedgerInfo] = []
     for ledger in batch.ledgers:
-        if problem := _problem(batch, ledger):
+        if problem := _problem(ledger):
             malformed.append(f"{problem}: {_ENCODER.encode(ledger)[:500]!r}")
         else:
             good.append(ledger)
@@ -238,9 +228,6 @@ def _check_head(batch: DeletionBatch) -> None:
     check_entry_id(batch.entry_id)
     if _GENERATION.fullmatch(batch.generation) is None or not batch.generation.startswith(f"{batch.entry_id}:"):
         raise InvalidNameError(f"generation {batch.generation[:80]!r} is not one of entry {batch.entry_id}")
-    for shard, version in batch.shards:
-        if _SHARD.fullmatch(shard) is None or version < 0:
-            raise InvalidNameError(f"{shard[:80]!r} at version {version} is not a registry shard")
     if batch.component_id:
         check_segment_name(batch.component_id)
     if batch.offload is not None:
@@ -251,7 +238,7 @@ def _check_head(batch: DeletionBatch) -> None:
         raise InvalidNameError(f"component {batch.component.value} with component id {batch.component_id!r}")
 
 
-def _problem(batch: DeletionBatch, ledger: PendingDeleteLedgerInfo) -> str:
+def _problem(ledger: PendingDeleteLedgerInfo) -> str:
     """Why the message is not well-formed; empty when it is. Names become keys and paths: they must not climb."""
     try:
         check_segment_name(ledger.segment)
@@ -261,6 +248,4 @@ def _problem(batch: DeletionBatch, ledger: PendingDeleteLedgerInfo) -> str:
         return f"file {ledger.file[:80]!r} is not a plain name"
     if ledger.bytes < 0 or not 0 <= ledger.attempts <= MAX_ATTEMPTS:
         return "a count is out of range"
-    if not 0 <= ledger.shard < max(len(batch.shards), 1):
-        return f"shard {ledger.shard} is not one of the batch's {len(batch.shards)}"
     return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from airflow_provider_segments.exceptions import InvalidNameError
 
@@ -79,6 +79,12 @@ def entry_id_for(table: str, identity: str, version: int) -> str:
 def entry_tag(entry_id: str) -> str:
     """16 hexadecimal digits of the entry id, put into segment names so that no two pushes share one."""
     return entry_id.replace("-", "")[:16]
+
+
+def describe_names(names: Collection[str]) -> str:
+    """Up to three of ``names`` and how many more, for a message."""
+    shown = ", ".join(repr(name) for name in list(names)[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def _all_plain(names: tuple[str, ...]) -> bool:

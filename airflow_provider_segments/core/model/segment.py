@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import msgspec
 
-from airflow_provider_segments.core.model.identity import SegmentKey
 from airflow_provider_segments.core.model.interval import Interval, parse_chunk
 from airflow_provider_segments.core.model.ledger import OffloadContext
-from airflow_provider_segments.core.model.ranges import Ranges, expand
 from airflow_provider_segments.exceptions import CorruptRecordError
 
 
-class TimelinePlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a segment stands in its table's timeline (Druid #6319). Its interval is its time chunk.
+class SegmentState(enum.Enum):
+    """State of a registered segment (Druid #6319).
 
-    ``version`` and ``partition`` are its id there. ``overshadowed`` are the ids of the segments it was made from, of
-    the same interval and version; ``group`` those of its atomic update group (empty: it is alone). A group that
-    overshadows nothing founds its version: it is that version's core set.
+    STANDBY: its push is in progress, or readers have fallen back from it. VISIBLE: readers see it, at least in a part
+    of its time. OVERSHADOWED: it was replaced, or overwrites hold all of its time.
     """
 
-    version: str
-    partition: int
-    overshadowed: Ranges = ()
-    group: Ranges = ()
-
-    @property
-    def founds(self) -> bool:
-        """Whether it is of the core set of its version."""
-        return bool(self.group) and not self.overshadowed
-
-
-class Upgrade(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A further place of a segment: partition id ``partition`` of a newer version of the timeline, whose time chunk
-    ``chunk`` holds its own (Druid 28's concurrent append and replace). It counts for readers who see that version: see
-    :mod:`airflow_provider_segments.core.timeline.overlay`."""
-
-    chunk: str
-    version: str
-    partition: int
-
-    @property
-    def place(self) -> TimelinePlace:
-        """The place."""
-        return TimelinePlace(self.version, self.partition)
+    STANDBY = "standby"
+    VISIBLE = "visible"
+    OVERSHADOWED = "overshadowed"
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -57,9 +34,8 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     that it is the chunk it is kept under. ``offload`` says where the copy in tiered storage is, and ``primary`` whether
     the one in primary storage still counts: readers use it as long as it does. ``offloaded_ms`` is the wall clock at
     which ``offload`` was recorded. ``fingerprint`` names the compaction settings that would write the segment just so.
-    ``place`` is its place in the timeline; ``None`` where only the lineage decides. ``upgrades`` are further places of
-    the same segment in newer versions, oldest version first. One record with several places, and not several records
-    that share an object (as in Druid): so there is one ledger, and deletion has nothing to count.
+    ``version`` is the version of its rows, by which overwrites hide them, and ``partition`` its id in its time chunk;
+    0 and -1 on a table without segment locking.
     Encoded positionally: new fields go to the end and need a default.
     """
 
@@ -76,13 +52,18 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     primary: bool = True
     offloaded_ms: int = 0
     fingerprint: str | None = None
-    place: TimelinePlace | None = None
-    upgrades: tuple[Upgrade, ...] = ()
+    version: int = 0
+    partition: int = -1
 
     @property
     def location(self) -> OffloadContext | None:
         """Where readers find the object: ``None`` is primary storage."""
         return None if self.primary else self.offload
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all objects of the segment."""
+        return self.bytes * len(self.stores())
 
     def stores(self) -> list[OffloadContext | None]:
         """Where the segment has objects: ``None`` is primary storage."""
@@ -119,38 +100,14 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     columns: dict[str, list[Any]] | None
     tiered: OffloadContext | None = None
     fingerprint: str | None = None
-    place: TimelinePlace | None = None
+    version: int = 0
+    partition: int = -1
     visible_in: tuple[Interval, ...] = ()
 
     @property
     def interval(self) -> Interval:
         """The interval of the segment's time chunk."""
         return parse_chunk(self.chunk)
-
-    @property
-    def key_in_timeline(self) -> SegmentKey | None:
-        """Its identity in the timeline; ``None`` where only the lineage decides."""
-        return None if self.place is None else SegmentKey(self.interval, self.place.version, self.place.partition)
-
-    @property
-    def version(self) -> str:
-        """Its version in the timeline; empty where only the lineage decides."""
-        return "" if self.place is None else self.place.version
-
-    @property
-    def partition(self) -> int:
-        """Its partition id in the timeline; -1 where only the lineage decides."""
-        return -1 if self.place is None else self.place.partition
-
-    @property
-    def overshadowed(self) -> tuple[int, ...]:
-        """Partition ids of the segments it was made from."""
-        return () if self.place is None else expand(self.place.overshadowed)
-
-    @property
-    def group(self) -> tuple[int, ...]:
-        """Partition ids of its atomic update group; empty when it is alone."""
-        return () if self.place is None else expand(self.place.group)
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -162,7 +119,7 @@ def _defaults_from(name: str) -> bytes:
     return b"," + _ENCODER.encode(SegmentRecord.__struct_defaults__[at:])[1:]
 
 
-_ENDS = (_defaults_from("columns"), _defaults_from("place"), _defaults_from("upgrades"))
+_ENDS = (_defaults_from("columns"), _defaults_from("version"))
 _RECORDS = msgspec.json.Decoder(list[SegmentRecord])
 
 

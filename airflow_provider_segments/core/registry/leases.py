@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.zookeeper import Create, Delete, Node, ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.core.zookeeper.session import CommitConflictError
 from airflow_provider_segments.exceptions import LeaseLostError, OutcomeUnknownError
 
@@ -26,12 +25,12 @@ class _Record(msgspec.Struct):
     """``owner`` says who reads, for the person who wonders what a deletion waits for."""
 
     owner: str
-    taken_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """A lease that somebody holds: its age ``zxid``, its owner, and when it was taken by the owner's wall clock."""
+    """A lease that somebody holds: its age ``zxid``, its owner, and when it was taken, by ZooKeeper's wall clock in
+    epoch milliseconds."""
 
     zxid: int
     owner: str
@@ -68,41 +67,40 @@ class Lease:
 class Leases:
     """The leases of one table."""
 
-    session: ZooKeeperSession
-    paths: ClusterPaths
-    clock: Clock
+    cluster: Cluster
     table: str
 
     def take(self, owner: str) -> Lease:
         """A new lease. Read the lineage after it, through the same session. Raises :class:`OutcomeUnknownError`."""
-        parent = self.paths.readers(self.table)
-        path = f"{parent}/{self.clock.new_id()}"
-        create = Create(path, msgspec.json.encode(_Record(owner[:200], self.clock.now_ms())), ephemeral=True)
+        session, clock = self.cluster.session, self.cluster.clock
+        parent = self.cluster.paths.readers(self.table)
+        path = f"{parent}/{clock.new_id()}"
+        create = Create(path, msgspec.json.encode(_Record(owner[:200])), ephemeral=True)
         if not self._made(create):
-            self.session.ensure([parent])
+            session.ensure([parent])
             self._made(create)
-        node = self.session.get(path)
+        node = session.get(path)
         if node is None:
             raise LeaseLostError(f"table {self.table!r}: the ZooKeeper session ended while a lease was taken")
-        return Lease(self.session, self.table, path, node.czxid)
+        return Lease(session, self.table, path, node.czxid)
 
     def _made(self, create: Create) -> bool:
         """Make the lease; false where its parent is missing. Nobody else makes a node of its name, so "exists" is the
         answer to a try whose reply was lost: given up, it would hold up deletions until the session ends."""
         for left in reversed(range(_ATTEMPTS)):
-            outcome = self.session.commit_many([[create]])[0]
+            outcome = self.cluster.session.commit_many([[create]])[0]
             if isinstance(outcome, OutcomeUnknownError):
                 if not left:
                     raise outcome
-                self.session.sync("/")
+                self.cluster.session.sync("/")
                 continue
             return not isinstance(outcome, CommitConflictError) or outcome.reason == "exists"
         return False
 
     def held(self) -> Sequence[LeaseInfo]:
         """All leases, oldest first. One that cannot be decoded counts: its age is ZooKeeper's."""
-        parent = self.paths.readers(self.table)
-        nodes = self.session.get_many([f"{parent}/{name}" for name in self.session.children(parent)])
+        session, parent = self.cluster.session, self.cluster.paths.readers(self.table)
+        nodes = session.get_many([f"{parent}/{name}" for name in session.children(parent)])
         return sorted((_info(node) for node in nodes if node is not None), key=lambda one: one.zxid)
 
 
@@ -111,4 +109,4 @@ def _info(node: Node) -> LeaseInfo:
         record = msgspec.json.decode(node.data, type=_Record)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return LeaseInfo(node.czxid, "unknown", node.made_ms)
-    return LeaseInfo(node.czxid, record.owner, record.taken_ms)
+    return LeaseInfo(node.czxid, record.owner, node.made_ms)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.model.interval import Interval, parse_chunk
 from airflow_provider_segments.core.model.segment import SegmentRecord, encode_record
 from airflow_provider_segments.core.registry import shard as shards
 from airflow_provider_segments.core.registry.shard import Shard, ShardName
-from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Create, Op, ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Create, Op, SetData
 from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
 from airflow_provider_segments.exceptions import CorruptRecordError, OutcomeUnknownError, TableNotFoundError
 
@@ -36,6 +36,14 @@ class Root(msgspec.Struct, frozen=True):
     removed_at: int = 0
     history_floor: int = 0
     format: int = _FORMAT
+
+    def removing(self, zxid: int) -> Root:
+        """This root once the lineage at ``zxid`` has made a removal legal."""
+        return msgspec.structs.replace(self, removed_at=max(self.removed_at, zxid))
+
+    def with_floor(self, zxid: int) -> Root:
+        """This root once what was visible before ``zxid`` can no longer be told."""
+        return msgspec.structs.replace(self, history_floor=max(self.history_floor, zxid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +69,10 @@ _ROOT = msgspec.json.Decoder(Root)
 class Registry:
     """The registry of one table."""
 
-    def __init__(self, session: ZooKeeperSession, paths: ClusterPaths, table: str) -> None:
-        self._session = session
+    def __init__(self, cluster: Cluster, table: str) -> None:
+        self._session = cluster.session
         self.table = table
-        self.path = paths.registry(table)
+        self.path = cluster.paths.registry(table)
 
     def read(self, wanted: Callable[[ShardName], bool], interval: Interval | None = None) -> RegistryRead:
         """Shards ``wanted`` of the chunks that overlap ``interval`` (all without one), then the root.
@@ -127,6 +135,19 @@ class Registry:
         except msgspec.DecodeError as error:
             raise CorruptRecordError(f"{self.path}: not a readable registry root ({error})") from error
         return StoredRoot(root, node.version, node.mzxid)
+
+    def write_root(self, stored: StoredRoot, changed: Root) -> SetData:
+        """The compare-and-set of the root."""
+        return SetData(self.path, msgspec.json.encode(changed), stored.version)
+
+    def remember_removal(self, zxid: int, settled_at: int = 0) -> None:
+        """Tell readers before the first segment goes: one that read an older lineage than that of ``zxid`` takes a
+        newer one, and no past before the zxid ``settled_at`` is put together any more. Raises
+        :class:`CommitConflictError`."""
+        stored = self.root()
+        changed = stored.root.removing(zxid).with_floor(settled_at)
+        if changed != stored.root:
+            self._session.commit([self.write_root(stored, changed)])
 
     def shard_payloads(
         self, entry_id: str, born: int, stager: str, attempt: int, by_chunk: Mapping[str, Sequence[SegmentRecord]]

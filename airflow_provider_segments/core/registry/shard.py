@@ -13,7 +13,9 @@ from functools import cached_property
 import msgspec
 
 from airflow_provider_segments.core.model.interval import Interval, coarser_chunk, parse_chunk
-from airflow_provider_segments.core.model.segment import SegmentRecord, decode_records
+from airflow_provider_segments.core.model.ledger import generation_of
+from airflow_provider_segments.core.model.segment import SegmentRecord, decode_records, encode_record
+from airflow_provider_segments.core.zookeeper import Delete, Op, SetData
 from airflow_provider_segments.exceptions import CorruptRecordError
 
 SHARD_BYTES = 500_000
@@ -24,7 +26,7 @@ SHARED_RECORDS = 256
 
 _SHARING_CHUNKS = 8  # fewer would save little, and make readers of each chunk look at the others' segments
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,16 @@ class ShardName:
     entry_id: str
     stager: str
     attempt: int
+
+    @property
+    def address(self) -> str:
+        """``<chunk>/<node>``: the shard within its table."""
+        return f"{self.chunk}/{self.node}"
+
+    @property
+    def attempt_name(self) -> str:
+        """``<stager>.<attempt>``: which attempt made the shard."""
+        return f"{self.stager}.{self.attempt}"
 
     @property
     def node(self) -> str:
@@ -62,9 +74,21 @@ class Shard:
         """The segments. Raises :class:`CorruptRecordError`."""
         return decode_records(self.payload, self.name.path)
 
+    @property
+    def generation(self) -> str:
+        """Tells the objects of the attempt that made the shard from those of every other."""
+        return generation_of(self.name.entry_id, self.born, self.name.stager, self.name.attempt)
+
     def chunk_of(self, record: SegmentRecord) -> str:
         """The time chunk of one of the records."""
         return record.chunk or self.name.chunk
+
+    def with_records(self, records: Iterable[SegmentRecord]) -> Op:
+        """The compare-and-set that leaves ``records`` in the shard, and removes it when there are none."""
+        left = [encode_record(record) for record in records]
+        if not left:
+            return Delete(self.name.path, self.version)
+        return SetData(self.name.path, encode(self.name.entry_id, self.born, left), self.version)
 
 
 class _Stored(msgspec.Struct):

@@ -2,81 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
 
 from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.core.cluster import Cluster
+from airflow_provider_segments.core.deletion.mark import Marker
+from airflow_provider_segments.core.lineage.entries import Lineage
 from airflow_provider_segments.core.lineage.guard import Guard, StoredGuard
+from airflow_provider_segments.core.lineage.hiding import is_settled
 from airflow_provider_segments.core.lineage.records import LineageRecords, StoredLineage
 from airflow_provider_segments.core.locking import LockBox
 from airflow_provider_segments.core.model.config import TableConfig
-from airflow_provider_segments.core.model.interval import ALL_TIME, Interval
-from airflow_provider_segments.core.model.segment import Segment, SegmentRecord
 from airflow_provider_segments.core.registry.registry import Registry
-from airflow_provider_segments.core.registry.shard import Shard
-from airflow_provider_segments.core.storage.base import ObjectStore
-from airflow_provider_segments.core.timeline import SegmentState
-from airflow_provider_segments.core.zookeeper import Check, Op, ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.retry import Retry
+from airflow_provider_segments.core.snapshot import SnapshotReader
+from airflow_provider_segments.core.table_config import TableConfigs
+from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Op, ZooKeeperSession
 from airflow_provider_segments.exceptions import EntryNotFoundError
 
 _T = TypeVar("_T")
 
 
-class VisibleReader(Protocol):
-    """Reads the lineage and, under exactly that lineage, the names readers see of an interval. Given by
-    ``snapshot.py``, the one place that decides what is visible."""
+@dataclass(frozen=True)
+class TableContext:
+    """One table of a cluster. ``sent`` counts the deletion messages that were queued through it, by ledger type."""
 
-    def __call__(self, interval: Interval = ALL_TIME, /) -> tuple[StoredLineage, Collection[str]]:
-        """The lineage, and the names."""
-
-
-Standings = Callable[[Interval], Sequence[tuple[Segment, SegmentState]]]
-"""Reads the registered segments of an interval, and where each stands in the timeline."""
-
-VisibleBefore = Callable[[int], Iterable[Segment]]
-"""Reads the segments that readers see of chunks and segments that begin before a time in UTC milliseconds."""
-
-
-class Marks(Protocol):
-    """The first phase of deletion, as the lineage uses it: ``deletion.mark.Marker``."""
-
-    def mark(
-        self,
-        found: Iterable[Shard],
-        keep: Callable[[SegmentRecord], bool],
-        *,
-        reason: str,
-        fence: Sequence[Check] = (),
-    ) -> int:
-        """Remove from ``found`` what ``keep`` refuses, and queue it for deletion; returns how many segments."""
-
-    def sweep_op(self, entry_id: str, *, reason: str, not_before_ms: int = 0) -> list[Op]:
-        """The operation that asks for a look under an entry's prefix."""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """One table's records, its store and its clock."""
-
+    cluster: Cluster
     table: str
-    session: ZooKeeperSession
-    records: LineageRecords
-    registry: Registry
-    storage: ObjectStore
-    marker: Marks
-    clock: Clock
-    retry: Retry
-    config: Callable[[], TableConfig]
-    visible: VisibleReader
-    visible_before: VisibleBefore
-    standings: Standings
-    locks: LockBox
+    sent: Counter[str] = field(default_factory=Counter, compare=False)
+
+    @property
+    def session(self) -> ZooKeeperSession:
+        """The cluster's ZooKeeper session."""
+        return self.cluster.session
+
+    @property
+    def clock(self) -> Clock:
+        """The cluster's clock."""
+        return self.cluster.clock
+
+    @cached_property
+    def records(self) -> LineageRecords:
+        """The table's lineage and guards."""
+        return LineageRecords(self.cluster, self.table)
+
+    @cached_property
+    def registry(self) -> Registry:
+        """The table's registry."""
+        return Registry(self.cluster, self.table)
+
+    @cached_property
+    def reader(self) -> SnapshotReader:
+        """Takes snapshots of the table."""
+        return SnapshotReader(self.cluster, self.table)
+
+    @cached_property
+    def marker(self) -> Marker:
+        """Marks segments of the table for deletion."""
+        return Marker(self.cluster, self.table, self.sent)
+
+    @cached_property
+    def locks(self) -> LockBox:
+        """The table's lock box."""
+        return LockBox(self.cluster, self.table)
+
+    def config(self) -> TableConfig:
+        """The table's config. Raises :class:`TableNotFoundError` and :class:`CorruptRecordError`."""
+        return TableConfigs(self.cluster).get(self.table)
 
     def retried(self, step: str, attempt: Callable[[], _T]) -> _T:
         """Run one step of the protocol through the retry loop."""
-        return self.retry.run(f"{step} on table {self.table!r}", self.session, self.clock, attempt)
+        return self.cluster.retried(f"{step} on table {self.table!r}", attempt)
 
     def guard(self, entry_id: str) -> StoredGuard:
         """The entry's guard. Raises :class:`EntryNotFoundError`: every entry this package made has one."""
@@ -87,6 +86,20 @@ class Context:
                 "it was never started here, or was cleaned up"
             )
         return stored
+
+    def settled_names(self, lineage: Lineage, entry_id: str) -> set[str]:
+        """Names that are registered under other entries than this one, which are COMPLETED or have left: readers see
+        them, or might again. Reads the whole registry."""
+        read = self.registry.read(lambda name: name.entry_id != entry_id and is_settled(lineage, name.entry_id))
+        return {record.name for shard in read.shards for record in shard.records}
+
+    def visible_under(self, stored: StoredLineage) -> list[str]:
+        """Names of the segments that readers see under exactly this lineage. Raises :class:`CommitConflictError` when
+        it is no longer the present one: who decides by it would be refused anyway."""
+        seen, snapshot = self.reader.visible()
+        if seen.version != stored.version:
+            raise CommitConflictError(Check(self.records.path, stored.version), "bad-version")
+        return snapshot.names
 
     def fence(self, guard: Guard) -> list[Check]:
         """What a transaction must hold so that it fails unless every lock the push relies on is still held. Raises
@@ -117,4 +130,4 @@ class Context:
         opened: objects are only written with a ticket of one."""
         if guard is not None and not guard.guard.stages:
             return []
-        return self.marker.sweep_op(entry_id, reason=reason, not_before_ms=not_before_ms)
+        return [self.marker.sweep_op(entry_id, reason=reason, not_before_ms=not_before_ms)]

@@ -3,35 +3,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-from airflow_provider_segments.core.lineage.entries import EntryState, LineageEntry
+from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry, Overwrite
 from airflow_provider_segments.core.lineage.guard import GuardState, StoredGuard
 from airflow_provider_segments.core.lineage.hiding import is_settled
 from airflow_provider_segments.core.lineage.records import StoredLineage
-from airflow_provider_segments.core.locking import APPEND_VERSION
-from airflow_provider_segments.core.locking.state import Box
 from airflow_provider_segments.core.model.interval import Interval, parse_chunk
-from airflow_provider_segments.core.model.names import check_segment_names, entry_tag
+from airflow_provider_segments.core.model.names import check_segment_names, describe_names, entry_tag
 from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.registry.shard import Shard
-from airflow_provider_segments.core.replacement.context import Context
-from airflow_provider_segments.core.replacement.places import Looked
-from airflow_provider_segments.core.replacement.rules import check_to_names, describe, find
+from airflow_provider_segments.core.replacement.context import TableContext
+from airflow_provider_segments.core.replacement.rules import check_to_names
 from airflow_provider_segments.core.replacement.staged import Staged, sort_out
-from airflow_provider_segments.core.replacement.upgrade import Push, is_append, settle_places
-from airflow_provider_segments.core.replacement.versions import (
-    check_covers,
-    check_joined,
-    check_not_gone_back,
-    founded_by,
-)
 from airflow_provider_segments.core.storage.base import entry_prefix
+from airflow_provider_segments.core.versions.order import (
+    SegmentTime,
+    find_newer,
+    find_overtaken,
+    overwrites_above,
+)
+from airflow_provider_segments.core.versions.overwrites import merge_touching
 from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Op
-from airflow_provider_segments.exceptions import EndRefusedError
+from airflow_provider_segments.exceptions import EndRefusedError, EntryNotFoundError
+
+INPUTS_OVERWRITTEN = "inputs-overwritten"
+"""The rule that refuses a rewrite when what readers see of its inputs has changed since they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +47,20 @@ class EndedEntry:
 
 
 def end(
-    context: Context, entry_id: str, segments_to: Sequence[str] | None = None, *, allow_empty: bool = False
+    context: TableContext, entry_id: str, segments_to: Sequence[str] | None = None, *, allow_empty: bool = False
 ) -> EndedEntry:
     """Complete the entry. ``segments_to`` may name a part of what was staged; the rest is marked for deletion.
 
     Ending a completed entry succeeds and changes nothing. Raises :class:`EntryNotFoundError`, :class:`EndRefusedError`
-    with the rule that refuses (then nothing has become visible), storage errors, and what ``Retry.run`` raises.
+    with the rule that refuses (then nothing was changed), storage errors, and what ``Retry.run`` raises.
     """
     wanted = None if segments_to is None else check_segment_names(segments_to)
 
     def attempt() -> EndedEntry:
         stored = context.records.read()
-        entry = find(stored.lineage, entry_id)
+        entry = stored.lineage.get(entry_id)
+        if entry is None:
+            return _cleaned_away(context, stored.lineage, entry_id)
         if entry.state is EntryState.COMPLETED:
             return _already(context, entry)
         prepared = _prepare(context, entry, wanted, allow_empty=allow_empty)
@@ -68,23 +68,49 @@ def end(
             ended = context.retried("end", lambda: _switch(context, prepared))
         except _SealBroken as broken:
             raise broken.conflict from broken
-        context.release(prepared.guard.guard)
+        _finish(context, prepared.guard)
         return ended
 
     return context.retried("end", attempt)
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What the tries of one switch have seen of the registry. While appends go on, each try would else be overtaken by
+    another one before it had read everything again.
+
+    ``root_version`` is the registry root's version at which all that the push replaces was there: every removal changes
+    the root first. ``times`` are segments in the time of an overwrite, by shard: a shard of a settled entry only ever
+    loses segments, and one that was lost hides nothing.
+    """
+
+    root_version: int = -1
+    times: dict[str, list[SegmentTime]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A push that may be switched on as long as its guard stays at the version that sealed it. ``shards`` hold its
-    records; ``joined`` are the time chunks and versions that its segments have a place in and did not found.
-    ``looked`` is what the tries of its switch have seen."""
+    """A push that may be switched on as long as its guard stays at the version that sealed it. ``records`` become its
+    ``to``, with ``times`` their time chunks and versions. ``attempts`` brought them; ``None`` where nothing else is
+    registered."""
 
     guard: StoredGuard
     records: dict[str, SegmentRecord]
-    shards: tuple[Shard, ...]
-    joined: frozenset[tuple[Interval, str]]
-    looked: Looked = field(default_factory=Looked)
+    times: tuple[SegmentTime, ...]
+    attempts: frozenset[str] | None
+    seen: _Seen = field(default_factory=_Seen)
+
+    def overwrites(self) -> tuple[Overwrite, ...]:
+        """The time that the push overwrites: what it was started for, and the time chunks of what it brings under an
+        EXCLUSIVE lock."""
+        guard, entry_id = self.guard.guard, self.guard.entry_id
+        brought = (
+            Overwrite(entry_id, one.interval.start_ms, one.interval.end_ms, one.version)
+            for one in self.times
+            if guard.exclusive and guard.version_over(one.interval) == one.version
+        )
+        asked = (Overwrite(entry_id, one.start_ms, one.end_ms, one.version) for one in guard.overwrites)
+        return merge_touching((*asked, *brought))
 
 
 class _SealBroken(Exception):  # noqa: N818 - a signal inside this module
@@ -95,7 +121,9 @@ class _SealBroken(Exception):  # noqa: N818 - a signal inside this module
         self.conflict = conflict
 
 
-def _prepare(context: Context, entry: LineageEntry, wanted: tuple[str, ...] | None, *, allow_empty: bool) -> _Prepared:
+def _prepare(
+    context: TableContext, entry: LineageEntry, wanted: tuple[str, ...] | None, *, allow_empty: bool
+) -> _Prepared:
     """Seal the entry, then check everything that cannot change while it stays sealed."""
     _check_not_reverted(context, entry)
     guard = _seal(context, entry.entry_id)
@@ -106,33 +134,30 @@ def _prepare(context: Context, entry: LineageEntry, wanted: tuple[str, ...] | No
             context, entry, "nothing-staged", "no segment was staged", "Allow an empty end to remove 'from' only."
         )
     _check_objects(context, entry, records)
-    _drop_rest(context, guard, staged, records)
-    return _Prepared(guard, records, staged.current, _joined(staged, records))
-
-
-def _joined(staged: Staged, records: Collection[str]) -> frozenset[tuple[Interval, str]]:
-    return frozenset(
-        (parse_chunk(shard.chunk_of(record)), record.place.version)
+    times = [
+        SegmentTime(record.name, parse_chunk(shard.chunk_of(record)), record.version)
         for shard in staged.current
         for record in shard.records
-        if record.place is not None and not record.place.founds and record.name in records
-    )
+        if record.name in records
+    ]
+    is_partial = bool(staged.leftover) or sum(len(shard.records) for shard in staged.current) > len(records)
+    attempts = frozenset(shard.name.attempt_name for shard in staged.current) if is_partial else None
+    return _Prepared(guard, records, tuple(times), attempts)
 
 
-def _seal(context: Context, entry_id: str) -> StoredGuard:
-    """From here on nothing is staged, and no other ``end`` of the entry can go on: each seals anew, and the version
-    of its own seal is checked by everything it writes. A new attempt that opens a stage breaks the seal the same
-    way."""
+def _seal(context: TableContext, entry_id: str) -> StoredGuard:
+    """From here on nothing is staged, and no other ``end`` of the entry can go on, without breaking the seal: each
+    changes the guard, and everything that this ``end`` writes checks the guard's version."""
     stored = context.guard(entry_id)
-    sealed = stored.guard.moved_to(GuardState.SEALED, context.clock.new_id())
-    if stored.guard.state not in (GuardState.OPEN, GuardState.SEALED):
+    if stored.guard.state is not GuardState.OPEN:
         raise CommitConflictError(Check(context.records.guard_path(entry_id), stored.version), "settled meanwhile")
+    sealed = stored.guard.sealed(context.clock.new_id())
     written = context.session.commit([context.records.write_guard(entry_id, stored, sealed)])[0]
     return StoredGuard(entry_id, sealed, written.version, stored.born, written.mzxid)
 
 
 def _chosen(
-    context: Context, entry: LineageEntry, guard: StoredGuard, staged: Staged, wanted: tuple[str, ...] | None
+    context: TableContext, entry: LineageEntry, guard: StoredGuard, staged: Staged, wanted: tuple[str, ...] | None
 ) -> dict[str, SegmentRecord]:
     """The staged records that become ``to``, by name."""
     by_name = _by_name(context, entry, staged)
@@ -143,7 +168,7 @@ def _chosen(
         wanted = entry.segments_to or tuple(by_name)
     elif entry.joined_to and (extra := set(wanted).difference(entry.segments_to)):
         raise _refused(
-            context, entry, "not-announced", f"{describe(extra)} was not announced when the entry was started"
+            context, entry, "not-announced", f"{describe_names(extra)} was not announced when the entry was started"
         )
     if guard.guard.rewrite is not None and len(set(wanted)) < len(by_name):
         raise _refused(
@@ -155,12 +180,12 @@ def _chosen(
         )
     if absent := [name for name in wanted if name not in by_name]:
         raise _refused(
-            context, entry, "not-staged", f"{describe(absent)} of 'to' was not staged", "Run the build again."
+            context, entry, "not-staged", f"{describe_names(absent)} of 'to' was not staged", "Run the build again."
         )
     return {name: by_name[name] for name in wanted}
 
 
-def _by_name(context: Context, entry: LineageEntry, staged: Staged) -> dict[str, SegmentRecord]:
+def _by_name(context: TableContext, entry: LineageEntry, staged: Staged) -> dict[str, SegmentRecord]:
     """The staged records by name. Two of one name would both become visible, whichever was chosen."""
     by_name: dict[str, SegmentRecord] = {}
     total = 0
@@ -178,7 +203,7 @@ def _by_name(context: Context, entry: LineageEntry, staged: Staged) -> dict[str,
     return by_name
 
 
-def _check_complete(context: Context, entry: LineageEntry, guard: StoredGuard, found: int) -> None:
+def _check_complete(context: TableContext, entry: LineageEntry, guard: StoredGuard, found: int) -> None:
     """What is registered is what the stages say they have staged: no leftover of a failed call, nothing lost."""
     staged = sum(stage.segments for stage in guard.guard.stages.values())
     if staged != found:
@@ -191,7 +216,7 @@ def _check_complete(context: Context, entry: LineageEntry, guard: StoredGuard, f
         )
 
 
-def _check_stages_done(context: Context, entry: LineageEntry, guard: StoredGuard) -> None:
+def _check_stages_done(context: TableContext, entry: LineageEntry, guard: StoredGuard) -> None:
     for stager, stage in guard.guard.stages.items():
         if not stage.done:
             raise _refused(
@@ -203,92 +228,149 @@ def _check_stages_done(context: Context, entry: LineageEntry, guard: StoredGuard
             )
 
 
-def _switch(context: Context, prepared: _Prepared) -> EndedEntry:
+def _switch(context: TableContext, prepared: _Prepared) -> EndedEntry:
     """The one compare-and-set. The lineage is read anew for every try; the seal vouches for the rest."""
     guard, records = prepared.guard, prepared.records
     stored = context.records.read()
-    entry = find(stored.lineage, guard.entry_id)
+    entry = stored.lineage.find(guard.entry_id)
     if entry.state is EntryState.COMPLETED:
         return _already(context, entry)
     _check_not_reverted(context, entry)
+    fence = context.fence(guard.guard)  # before what follows from a lost lock is told
     _check_names(context, stored, entry, records)
-    fence = _checked_places(context, stored, entry, prepared)
+    _check_order(context, stored.lineage, entry, prepared)
+    _check_inputs(context, stored.lineage, entry, prepared)
+    _check_replaces_all(context, stored, entry, guard)
     checks = _check_from(context, stored, entry, prepared)
-    now_ms = context.clock.now_ms()
-    changed = stored.lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, records))
-    if guard.guard.rewrite is not None and guard.guard.placed:
-        changed = changed.with_rewrite(entry.entry_id, now_ms, founded_by(guard.guard.rewrite, records.values()))
+    changed = _completed(stored.lineage, entry, prepared, context.clock.now_ms())
     settled = guard.guard.moved_to(GuardState.COMPLETED, context.clock.new_id())
     write = context.records.write(stored, changed)
     before = context.clock.monotonic()
-    with _unless_broken(context, entry.entry_id):
+    try:
         context.session.commit([write, context.records.write_guard(entry.entry_id, guard, settled), *checks, *fence])
+    except CommitConflictError as conflict:
+        if conflict.op.path == context.records.guard_path(entry.entry_id):
+            raise _SealBroken(conflict) from conflict
+        raise
     took = (context.clock.monotonic() - before) * 1000
     rows, size = _totals(records.values())
     return EndedEntry(entry.entry_id, entry.segments_from, tuple(records), rows, size, already=False, switch_ms=took)
 
 
-def _checked_places(context: Context, stored: StoredLineage, entry: LineageEntry, prepared: _Prepared) -> list[Check]:
-    """See to the timeline as it will be after the switch; returns the checks that the push still holds its locks."""
-    guard = prepared.guard
-    box = context.locks.read() if guard.guard.placed else Box()
-    push = Push(entry, guard, prepared.shards)
-    followed = {APPEND_VERSION} if is_append(push, box) else set()
-    if joined := {one for one in prepared.joined if one[1] not in followed}:
-        check_joined(context, stored, entry.entry_id, joined, box.counters, prepared.looked)
-    fence = context.fence(guard.guard)  # before what follows from a lost lock is told
-    check_not_gone_back(context, stored, entry, guard.guard, prepared.looked)
-    with _unless_broken(context, entry.entry_id):
-        carries = settle_places(context, stored, push, box, prepared.looked)
-    if not carries:
-        check_covers(context, stored, entry, guard.guard, prepared.looked)
-    return fence
+def _completed(lineage: Lineage, entry: LineageEntry, prepared: _Prepared, now_ms: int) -> Lineage:
+    """The lineage after the switch, with the marks of the entry."""
+    changed = lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, prepared.records))
+    changed = changed.with_overwrite(prepared.overwrites())
+    rewrite = prepared.guard.guard.rewrite
+    if rewrite is not None:
+        changed = changed.with_rewrite(entry.entry_id, rewrite.interval)
+    return changed if prepared.attempts is None else changed.with_partial(entry.entry_id, prepared.attempts)
 
 
-@contextmanager
-def _unless_broken(context: Context, entry_id: str) -> Iterator[None]:
-    """A write that is refused for the guard has lost its seal; any other refusal is for the next try."""
-    try:
-        yield
-    except CommitConflictError as conflict:
-        if conflict.op.path == context.records.guard_path(entry_id):
-            raise _SealBroken(conflict) from conflict
-        raise
-
-
-def _check_not_reverted(context: Context, entry: LineageEntry) -> None:
+def _check_not_reverted(context: TableContext, entry: LineageEntry) -> None:
     if entry.state is EntryState.REVERTED:
         raise _refused(context, entry, "reverted", "the entry was REVERTED", "Start a new replacement.")
 
 
 def _check_names(
-    context: Context, stored: StoredLineage, entry: LineageEntry, records: dict[str, SegmentRecord]
+    context: TableContext, stored: StoredLineage, entry: LineageEntry, records: dict[str, SegmentRecord]
 ) -> None:
     """The lineage may have moved since the names were staged, so the rules of start are asked once more."""
     tag = entry_tag(entry.entry_id)
-    plain = [name for name in records if tag not in name]
+    plain = {name for name in records if tag not in name}
     if not plain:
         return
+    hint = "Build again under new names."
     if conflict := check_to_names(stored.lineage, entry.entry_id, plain):
-        raise _refused(context, entry, conflict[0], conflict[1], "Build again under new names.")
-    seen, visible = context.visible()
-    if seen.zxid == stored.zxid and (present := set(plain).intersection(visible)):
+        raise _refused(context, entry, conflict[0], conflict[1], hint)
+    if present := plain & context.settled_names(stored.lineage, entry.entry_id):
         raise _refused(
-            context, entry, "to-visible", f"{describe(present)} is already visible", "Build again under new names."
+            context, entry, "to-registered", f"{describe_names(present)} is already registered in the table", hint
         )
 
 
-def _check_objects(context: Context, entry: LineageEntry, records: dict[str, SegmentRecord]) -> None:
+def _check_order(context: TableContext, lineage: Lineage, entry: LineageEntry, prepared: _Prepared) -> None:
+    """The push is the latest wherever it shares time with an overwrite: see :mod:`..versions.order`."""
+    if prepared.guard.guard.rewrite is not None:
+        return  # it brings no rows of its own, and its inputs are in their places
+    overwrites = prepared.overwrites()
+    own = [SegmentTime("what it overwrites", Interval(one.start_ms, one.end_ms), one.version) for one in overwrites]
+    if overtaken := find_overtaken(lineage, [*prepared.times, *own]):
+        raise _refused(
+            context,
+            entry,
+            "overtaken",
+            f"{overtaken.name!r} of {overtaken.interval} would lie beneath an overwrite that was completed meanwhile",
+            "Run the build again: it takes a new lock, and with it a later version.",
+        )
+    if overwrites and (newer := find_newer(overwrites, _registered_times(context, lineage, overwrites, prepared))):
+        raise _refused(
+            context,
+            entry,
+            "overtaken",
+            f"{newer.name!r} of {newer.interval} was pushed under a later version than this overwrite has",
+            "Start it again under a new EXCLUSIVE lock.",
+        )
+
+
+def _registered_times(
+    context: TableContext, lineage: Lineage, overwrites: Sequence[Overwrite], prepared: _Prepared
+) -> Iterable[SegmentTime]:
+    """All segments in the time of ``overwrites`` whose push was completed, also those that were rolled back."""
+    start = min(one.start_ms for one in overwrites)
+    interval = Interval(start, max(one.end_ms for one in overwrites))
+    running = {one.entry_id for one in lineage.in_state(EntryState.IN_PROGRESS)}
+    times = prepared.seen.times
+    read = context.registry.read(lambda name: name.entry_id not in running and name.path not in times, interval)
+    for shard in read.shards:
+        times[shard.name.path] = [
+            SegmentTime(record.name, parse_chunk(shard.chunk_of(record)), record.version) for record in shard.records
+        ]
+    return (one for some in times.values() for one in some)
+
+
+def _check_inputs(context: TableContext, lineage: Lineage, entry: LineageEntry, prepared: _Prepared) -> None:
+    """What a rewrite has read of its inputs is what readers see of them. It has waited for every overwrite that could
+    be rolled back, so only one that has come or was rolled back meanwhile could have changed that."""
+    rewrite = prepared.guard.guard.rewrite
+    if rewrite is None:
+        return
+    if overwrites_above(lineage, rewrite.interval, rewrite.oldest).difference(rewrite.overwrites):
+        raise _refused(
+            context,
+            entry,
+            INPUTS_OVERWRITTEN,
+            f"an overwrite in {rewrite.interval} was completed or rolled back since its inputs were read",
+            "Run the work again.",
+        )
+
+
+def _check_replaces_all(context: TableContext, stored: StoredLineage, entry: LineageEntry, guard: StoredGuard) -> None:
+    """A push of a REFRESH table that replaces nothing took the table for empty. Something may have been brought back
+    since: two snapshots would be visible."""
+    if entry.joined_from or not guard.guard.refreshes:
+        return
+    if visible := context.visible_under(stored):
+        raise _refused(
+            context,
+            entry,
+            "refresh-must-replace",
+            f"the REFRESH table shows {len(visible)} segments that were not there when the entry was started",
+            "Start a new replacement.",
+        )
+
+
+def _check_objects(context: TableContext, entry: LineageEntry, records: dict[str, SegmentRecord]) -> None:
     """Every object of ``to`` exists with the recorded size, by one listing of the entry's prefix."""
     if not records:
         return
     prefix = entry_prefix(context.table, entry.entry_id)
-    sizes = {one.key: one.bytes for one in context.storage.list(prefix)}
+    sizes = {one.key: one.bytes for one in context.cluster.storage.list(prefix)}
     expected = {prefix + record.file: record.bytes for record in records.values()}
     if expected.items() <= sizes.items():
         return
     if missing := [key for key in expected if key not in sizes]:
-        detail = f"{len(missing)} of {len(expected)} objects do not exist: {describe(missing)}"
+        detail = f"{len(missing)} of {len(expected)} objects do not exist: {describe_names(missing)}"
         raise _refused(context, entry, "object-missing", detail, "Run the build again.")
     wrong = [key for key, size in expected.items() if sizes[key] != size]
     detail = (
@@ -298,14 +380,14 @@ def _check_objects(context: Context, entry: LineageEntry, records: dict[str, Seg
     raise _refused(context, entry, "object-size", detail, "Run the build again.")
 
 
-def _check_from(context: Context, stored: StoredLineage, entry: LineageEntry, prepared: _Prepared) -> list[Op]:
+def _check_from(context: TableContext, stored: StoredLineage, entry: LineageEntry, prepared: _Prepared) -> list[Op]:
     """Every ``from`` is still registered. It was visible when the entry was born: only a removal since can have
     changed that, and the root remembers the last one, so the names are read only when there was one that no earlier
     try has seen. The root's version is checked in the switching transaction."""
     if not entry.joined_from:
         return []
     root = context.registry.root()
-    if root.changed <= prepared.guard.born or root.version == prepared.looked.whole_at:
+    if root.changed <= prepared.guard.born or root.version == prepared.seen.root_version:
         return [Check(context.registry.path, root.version)]
     read = context.registry.read(lambda name: is_settled(stored.lineage, name.entry_id))
     registered = {record.name for shard in read.shards for record in shard.records}
@@ -314,33 +396,67 @@ def _check_from(context: Context, stored: StoredLineage, entry: LineageEntry, pr
             context,
             entry,
             "from-gone",
-            f"{describe(gone)} of 'from' was removed from the table",
+            f"{describe_names(gone)} of 'from' was removed from the table",
             "Revert the entry with force.",
         )
-    prepared.looked.whole_at = root.version
+    prepared.seen.root_version = root.version
     return [Check(context.registry.path, read.root.version)]
 
 
-def _drop_rest(context: Context, guard: StoredGuard, staged: Staged, records: Collection[str]) -> None:
-    """What was staged and is not in ``to`` must be gone before the switch, or it would appear with it."""
-    fence = [Check(context.records.guard_path(guard.entry_id), guard.version), *context.fence(guard.guard)]
-    mark = partial(context.marker.mark, fence=fence)
-    mark(staged.leftover, lambda _: False, reason="superseded-attempt")
-    mark(staged.current, lambda record: record.name in records, reason="not-in-to")
+def _finish(context: TableContext, guard: StoredGuard) -> None:
+    """What follows the switch: remove what was staged beside ``to``, and give back the locks that stages took."""
+    remove_rest(context, guard.entry_id)
+    context.release(guard.guard)
 
 
-def _already(context: Context, entry: LineageEntry) -> EndedEntry:
+def remove_rest(context: TableContext, entry_id: str) -> None:
+    """Remove what was staged into a COMPLETED entry and is not in its ``to``, queue its objects, and take the mark off
+    that hides it. Readers never saw it."""
+
+    def attempt() -> None:
+        stored = context.records.read()
+        entry = stored.lineage.get(entry_id)
+        attempts = stored.lineage.partial_attempts(entry_id)
+        if entry is None or attempts is None or entry.state is not EntryState.COMPLETED:
+            return
+        brought = frozenset(entry.segments_to)
+        found = context.registry.of_entry(entry_id)
+        current = [shard for shard in found if shard.name.attempt_name in attempts]
+        leftover = [shard for shard in found if shard.name.attempt_name not in attempts]
+        context.marker.mark(leftover, lambda _: False, reason="superseded-attempt")
+        context.marker.mark(current, lambda record: record.name in brought, reason="not-in-to")
+        context.session.commit([context.records.write(stored, stored.lineage.without_partial(entry_id))])
+
+    context.retried("end", attempt)
+
+
+def _already(context: TableContext, entry: LineageEntry) -> EndedEntry:
+    """An earlier attempt has completed the entry, and may not have come to what follows."""
     guard = context.records.guard(entry.entry_id)
     if guard is not None:
-        context.release(guard.guard)  # an attempt that was killed after the switch has not
+        _finish(context, guard)
     stages = guard.guard.stages.values() if guard is not None else ()
     rows, size = sum(stage.rows for stage in stages), sum(stage.bytes for stage in stages)
     return EndedEntry(entry.entry_id, entry.segments_from, entry.segments_to, rows, size, already=True, switch_ms=0.0)
+
+
+def _cleaned_away(context: TableContext, lineage: Lineage, entry_id: str) -> EndedEntry:
+    """An entry that has left the lineage and still has segments was completed: one that was reverted leaves after
+    them. Raises :class:`EntryNotFoundError` where nothing tells."""
+    shards: Sequence[Shard] = context.registry.of_entry(entry_id)
+    records = [record for shard in shards for record in shard.records]
+    if not records:
+        raise EntryNotFoundError(
+            f"table {context.table!r} has no lineage entry {entry_id}: it was never made, or was cleaned up; "
+            f"the lineage has {len(lineage)} entries"
+        )
+    rows, size = _totals(records)
+    return EndedEntry(entry_id, (), tuple(one.name for one in records), rows, size, already=True, switch_ms=0.0)
 
 
 def _totals(records: Collection[SegmentRecord]) -> tuple[int, int]:
     return sum(record.rows for record in records), sum(record.bytes for record in records)
 
 
-def _refused(context: Context, entry: LineageEntry, rule: str, detail: str, hint: str = "") -> EndRefusedError:
+def _refused(context: TableContext, entry: LineageEntry, rule: str, detail: str, hint: str = "") -> EndRefusedError:
     return EndRefusedError(rule, f"end refused: {detail}", table=context.table, entry_id=entry.entry_id, hint=hint)

@@ -12,26 +12,25 @@ staged side by side, and for that a quota is not worth it.
 
 from __future__ import annotations
 
-from airflow_provider_segments.core.replacement.context import Context
-from airflow_provider_segments.core.retention.decide import Freed
+from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.exceptions import StageRefusedError
 
 
-def check_quota(context: Context, entry_id: str, stager: str, new_bytes: int) -> None:
+def check_quota(context: TableContext, entry_id: str, stager: str, new_bytes: int) -> None:
     """Raises :class:`StageRefusedError`, rule ``quota``, when ``new_bytes`` more would exceed the table's quota as its
     config says it now. Reads the whole registry."""
     quota = context.config().quota_bytes
     if quota is None:
         return
     read = context.registry.read(lambda name: (name.entry_id, name.stager) != (entry_id, stager))
-    occupied = Freed.of(record for shard in read.shards for record in shard.records)
-    wanted = occupied.bytes + new_bytes
+    sizes = [record.stored_bytes for shard in read.shards for record in shard.records]
+    wanted = sum(sizes) + new_bytes
     if wanted <= quota:
         return
     raise StageRefusedError(
         "quota",
         f"stage refused: with these {new_bytes:,} bytes the table would occupy {wanted:,} bytes in "
-        f"{occupied.segments:,} segments and these, and its quota.storage is {quota:,} bytes",
+        f"{len(sizes):,} segments and these, and its quota.storage is {quota:,} bytes",
         table=context.table,
         entry_id=entry_id,
         hint="Run retention, shorten replacedSegmentsRetentionPeriod, or raise the quota.",

@@ -6,11 +6,13 @@ in docs/lineage.md gives each rule its name), made stricter where Pinot's own ru
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
-from airflow_provider_segments.exceptions import EntryNotFoundError, RevertRefusedError, StartRefusedError
+from airflow_provider_segments.core.model.names import describe_names
+from airflow_provider_segments.exceptions import RevertRefusedError, StartRefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +73,41 @@ def check_to_names(lineage: Lineage, entry_id: str, names: Iterable[str]) -> tup
     for entry in lineage:
         if entry.entry_id == entry_id:
             continue
-        if found := _common(entry.segments_to, wanted):
+        if found := _in_both(entry.segments_to, wanted):
             rule = "to-conflict" if entry.is_live else "to-reverted"
-            return rule, f"{_list(found)} is already in 'to' of the {entry.state.value} entry {entry.entry_id}"
-        if entry.is_live and (found := _common(entry.segments_from, wanted)):
-            return "to-was-replaced", f"{_list(found)} is in 'from' of the {entry.state.value} entry {entry.entry_id}"
+            return rule, f"{describe_names(found)} is already in 'to' of the {entry.state.value} entry {entry.entry_id}"
+        if entry.is_live and (found := _in_both(entry.segments_from, wanted)):
+            return (
+                "to-was-replaced",
+                f"{describe_names(found)} is in 'from' of the {entry.state.value} entry {entry.entry_id}",
+            )
     return None
 
 
-def check_revert(lineage: Lineage, entry_id: str, *, force: bool) -> LineageEntry:
+class Force(enum.Enum):
+    """What becomes of a push in progress that is to be reverted: NEVER refuses it, ALSO reverts it like a completed
+    one, ONLY reverts nothing else."""
+
+    NEVER = "never"
+    ALSO = "also"
+    ONLY = "only"
+
+
+def check_revert(lineage: Lineage, entry_id: str, *, force: Force) -> LineageEntry:
     """The entry, when it may be reverted. Raises :class:`EntryNotFoundError` and :class:`RevertRefusedError`."""
-    entry = find(lineage, entry_id)
+    entry = lineage.find(entry_id)
     if entry.state is EntryState.REVERTED:
         raise _revert(entry, lineage, "already-reverted", "the entry is REVERTED already")
-    if entry.state is EntryState.IN_PROGRESS and not force:
-        raise _revert(entry, lineage, "in-progress", "the entry is IN_PROGRESS", "Force the revert to abort the push.")
+    if entry.state is EntryState.IN_PROGRESS:
+        if force is Force.NEVER:
+            hint = "Force the revert to abort the push."
+            raise _revert(entry, lineage, "in-progress", "the entry is IN_PROGRESS", hint)
+        return entry
+    if force is Force.ONLY:
+        hint = "To roll it back all the same, revert it without that limit."
+        raise _revert(
+            entry, lineage, "completed", "the entry is COMPLETED, and only a push in progress was meant", hint
+        )
     if lineage.is_cleaning(entry_id):
         raise _revert(
             entry,
@@ -99,31 +121,18 @@ def check_revert(lineage: Lineage, entry_id: str, *, force: bool) -> LineageEntr
     return entry
 
 
-def find(lineage: Lineage, entry_id: str) -> LineageEntry:
-    """The entry. Raises :class:`EntryNotFoundError`."""
-    entry = lineage.get(entry_id)
-    if entry is None:
-        raise EntryNotFoundError(
-            f"table {lineage.table!r} has no lineage entry {entry_id}: it was never made, or was cleaned up; "
-            f"the lineage has {len(lineage)} entries"
-        )
-    return entry
-
-
-def describe(names: Collection[str]) -> str:
-    """Up to three of ``names`` and how many more, for a message."""
-    return _list(names)
-
-
 def _check_visible(request: StartRequest) -> None:
     visible = request.visible if isinstance(request.visible, set | frozenset) else set(request.visible)
     if absent := [name for name in request.segments_from if name not in visible]:
-        raise _start(request, "from-not-visible", f"{_list(absent)} of 'from' is not visible in the table")
-    if both := _common(request.segments_from, set(request.segments_to)):
-        raise _start(request, "from-and-to-overlap", f"{_list(both)} is in both 'from' and 'to'")
-    if present := _common(request.segments_to, visible):
+        raise _start(request, "from-not-visible", f"{describe_names(absent)} of 'from' is not visible in the table")
+    if both := _in_both(request.segments_from, set(request.segments_to)):
+        raise _start(request, "from-and-to-overlap", f"{describe_names(both)} is in both 'from' and 'to'")
+    if present := _in_both(request.segments_to, visible):
         raise _start(
-            request, "to-visible", f"{_list(present)} of 'to' is already visible in the table", "Use new names."
+            request,
+            "to-visible",
+            f"{describe_names(present)} of 'to' is already visible in the table",
+            "Use new names.",
         )
     if request.is_refresh and not request.segments_from and visible:
         raise _start(
@@ -135,11 +144,11 @@ def _check_visible(request: StartRequest) -> None:
 
 
 def _check_entry(entry: LineageEntry, request: StartRequest) -> None:
-    if entry.is_live and (found := _common(entry.segments_from, set(request.segments_from))):
+    if entry.is_live and (found := _in_both(entry.segments_from, set(request.segments_from))):
         raise _start(
             request,
             "from-replaced",
-            f"{_list(found)} is being replaced by the {entry.state.value} entry {entry.entry_id}",
+            f"{describe_names(found)} is being replaced by the {entry.state.value} entry {entry.entry_id}",
             "Wait for that push to end, revert it, or start with force_cleanup.",
         )
     conflict = check_to_names(Lineage(request.table, {entry.entry_id: entry}), request.entry_id, request.segments_to)
@@ -162,12 +171,12 @@ def _gives_way(entry: LineageEntry, request: StartRequest) -> bool:
     """Whether a forced start reverts (or, if it is reverted already, shortens) ``entry``: Pinot S7."""
     if entry.state is EntryState.COMPLETED:
         return False
-    if _common(entry.segments_to, set(request.segments_to)):
+    if _in_both(entry.segments_to, set(request.segments_to)):
         return True
     if entry.state is EntryState.REVERTED:
         return False
     initial = request.is_refresh and _both_initial(entry, request)
-    return initial or bool(_common(entry.segments_from, set(request.segments_from)))
+    return initial or bool(_in_both(entry.segments_from, set(request.segments_from)))
 
 
 def _shortened(entry: LineageEntry, ours: set[str], now_ms: int) -> LineageEntry:
@@ -191,23 +200,18 @@ def _replaced_before(lineage: Lineage, request: StartRequest) -> Iterator[Lineag
 def _check_not_built_upon(lineage: Lineage, entry: LineageEntry) -> None:
     ours = set(entry.segments_to)
     for other in lineage.live():
-        if other.entry_id != entry.entry_id and (found := _common(other.segments_from, ours)):
+        if other.entry_id != entry.entry_id and (found := _in_both(other.segments_from, ours)):
             raise _revert(
                 entry,
                 lineage,
                 "built-upon",
-                f"the {other.state.value} entry {other.entry_id} replaces {_list(found)} of its segments",
+                f"the {other.state.value} entry {other.entry_id} replaces {describe_names(found)} of its segments",
                 "Revert that entry first.",
             )
 
 
-def _common(names: Iterable[str], wanted: Collection[str]) -> list[str]:
+def _in_both(names: Iterable[str], wanted: Collection[str]) -> list[str]:
     return [name for name in names if name in wanted] if wanted else []
-
-
-def _list(names: Collection[str]) -> str:
-    shown = ", ".join(repr(name) for name in list(names)[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def _start(request: StartRequest, rule: str, detail: str, hint: str = "") -> StartRefusedError:

@@ -11,17 +11,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_provider_segments.core.lineage.guard import GuardState, Stage, StoredGuard
-from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.lineage.guard import Guard, GuardState, Stage, StoredGuard
 from airflow_provider_segments.core.model.interval import parse_chunk
 from airflow_provider_segments.core.model.ledger import generation_of
-from airflow_provider_segments.core.model.names import check_segment_names, check_stager_name, entry_tag
+from airflow_provider_segments.core.model.names import (
+    check_segment_names,
+    check_stager_name,
+    describe_names,
+    entry_tag,
+)
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
-from airflow_provider_segments.core.replacement.context import Context
-from airflow_provider_segments.core.replacement.placement import place, stage_task
+from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.replacement.quota import check_quota
-from airflow_provider_segments.core.replacement.rules import check_to_names, describe
+from airflow_provider_segments.core.replacement.rules import check_to_names
 from airflow_provider_segments.core.storage.base import check_keys, entry_prefix
+from airflow_provider_segments.core.versions.places import StageOwner, place_segments, stage_task
 from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Op
 from airflow_provider_segments.exceptions import InvalidNameError, StageRefusedError
 
@@ -53,7 +57,7 @@ class StagedPush:
     bytes: int
 
 
-def open_stage(context: Context, entry_id: str, stager: str = "build") -> StageTicket:
+def open_stage(context: TableContext, entry_id: str, stager: str = "build") -> StageTicket:
     """Begin an attempt of ``stager``. Earlier attempts of it can no longer stage, and what they staged will not count.
 
     Raises :class:`EntryNotFoundError`, :class:`StageRefusedError` when the entry is completed or reverted, and
@@ -63,7 +67,7 @@ def open_stage(context: Context, entry_id: str, stager: str = "build") -> StageT
 
     def attempt() -> StageTicket:
         stored = context.guard(entry_id)
-        _check_open(context, entry_id, stored, GuardState.OPEN, GuardState.SEALED)
+        _check_open(context, entry_id, stored)
         before = stored.guard.stages.get(stager)
         number = 1 if before is None else before.attempt + 1
         opened = stored.guard.with_stage(stager, Stage(number)).without_locks_of(stage_task(entry_id, stager))
@@ -73,11 +77,11 @@ def open_stage(context: Context, entry_id: str, stager: str = "build") -> StageT
     return context.retried("open_stage", attempt)
 
 
-def stage(context: Context, ticket: StageTicket, segments: Sequence[StagedSegment]) -> StagedPush:
+def stage(context: TableContext, ticket: StageTicket, segments: Sequence[StagedSegment]) -> StagedPush:
     """Register ``segments`` for the ticket's entry; all of them count, or none.
 
-    Repeating a call that succeeded, with the same segments, succeeds. Raises :class:`InvalidNameError`,
-    :class:`EntryNotFoundError`, :class:`StageRefusedError` and :class:`RecordTooLargeError`.
+    Repeating a call with the same segments succeeds, however far the earlier one came. Raises
+    :class:`InvalidNameError`, :class:`EntryNotFoundError`, :class:`StageRefusedError` and :class:`RecordTooLargeError`.
     """
     _check_segments(ticket, segments)
     totals = StagedPush(
@@ -90,65 +94,82 @@ def stage(context: Context, ticket: StageTicket, segments: Sequence[StagedSegmen
     if opened.stages[ticket.stager].done:
         _check_same(ticket, opened.stages[ticket.stager], totals)
         return totals
-    _check_names(context, ticket, segments)
+    _check_rewrite(ticket, opened, segments)
+    _check_names(context, ticket, opened, segments)
     if opened.has_quota:
         check_quota(context, ticket.entry_id, ticket.stager, totals.bytes)
-    if opened.placed and segments:
-        placed = place(context, ticket.entry_id, opened, ticket.stager, ticket.attempt, segments)
-        segments = placed.segments
-        context.retried("stage", lambda: _rely_on(context, ticket, placed.locks))
+    segments, opened = _placed(context, ticket, opened, segments)
     payloads = _payloads(context, ticket, segments)
-    creates = context.registry.in_one_request(payloads)
-    if creates:
-        context.registry.make_chunks(payloads)
-        context.retried("stage", lambda: _finish(context, ticket, totals, creates))
-        return totals
-    context.retried("stage", lambda: _begin(context, ticket))
-    context.retried("stage", lambda: _register(context, ticket, payloads))
-    context.retried("stage", lambda: _finish(context, ticket, totals))
+    creates = [] if opened.stages[ticket.stager].begun else context.registry.in_one_request(payloads)
+    context.registry.make_chunks(payloads)
+    if not creates:
+        context.retried("stage", lambda: _begin(context, ticket, opened))
+        context.retried("stage", lambda: _register(context, ticket, opened, payloads))
+    context.retried("stage", lambda: _finish(context, ticket, totals, opened, creates))
     return totals
 
 
-def _rely_on(context: Context, ticket: StageTicket, taken: Sequence[HeldLock]) -> None:
-    """Have the guard remember the locks before anything is registered under them: whatever is from now on written or
-    switched checks that they are still held."""
-    stored = _current(context, ticket)
-    relying = stored.guard.with_locks(taken)
-    if relying != stored.guard:
-        write = context.records.write_guard(ticket.entry_id, stored, relying)
-        context.session.commit([write, *context.fence(relying)])
+def _placed(
+    context: TableContext, ticket: StageTicket, opened: Guard, segments: Sequence[StagedSegment]
+) -> tuple[Sequence[StagedSegment], Guard]:
+    """The segments with their places, and the guard that relies on the locks taken for them."""
+    has_version = opened.placed or (opened.rewrite is not None and opened.rewrite.version > 0)
+    if not has_version or not segments:
+        return segments, opened
+    if opened.locks:
+        context.fence(opened)  # a lock that was lost is what to tell, not who has the time now
+    owner = StageOwner.of(ticket.entry_id, opened, ticket.stager, ticket.attempt)
+    placed = place_segments(context.locks, opened, owner, segments)
+    return placed.segments, opened.with_locks(placed.locks)
 
 
-def _begin(context: Context, ticket: StageTicket) -> None:
-    """Mark that segments may be registered from now on."""
+def _begin(context: TableContext, ticket: StageTicket, relying: Guard) -> None:
+    """Mark that segments may be registered from now on, under the locks that ``relying`` has."""
     stored = _current(context, ticket)
-    mine = stored.guard.stages[ticket.stager]
-    if not mine.begun:
-        begun = stored.guard.with_stage(ticket.stager, Stage(ticket.attempt, begun=True))
+    begun = stored.guard.with_locks(relying.own_locks).with_stage(ticket.stager, Stage(ticket.attempt, begun=True))
+    if begun != stored.guard:
         write = context.records.write_guard(ticket.entry_id, stored, begun)
         context.session.commit([write, *context.fence(begun)])
 
 
-def _register(context: Context, ticket: StageTicket, payloads: dict[str, bytes]) -> None:
-    """Create every shard under the guard's present version. Shards that stand already were created by a try whose reply
-    was lost: only this attempt writes under these names, and the same segments give the same bytes."""
+def _register(context: TableContext, ticket: StageTicket, relying: Guard, payloads: dict[str, bytes]) -> None:
+    """Create every shard under the guard's present version, which nobody has sealed: an ``end`` that has looked at what
+    is staged must not miss them. Shards that stand already were created by a try whose reply was lost: only this
+    attempt writes under these names, and the same segments give the same bytes."""
+    _check_nothing_else(context, ticket, payloads)
     missing = payloads
     while missing:
         stored = _current(context, ticket)
+        if stored.guard.seal:
+            _begin(context, ticket, relying)
+            continue
         fence = Check(context.records.guard_path(ticket.entry_id), stored.version)
         unsure = context.registry.create_shards(missing, fence)
         if not unsure:
             return
         standing = context.registry.standing(unsure)
         if different := [path for path, data in standing.items() if data != unsure[path]]:
-            raise _refused(ticket, "staged-differently", f"other segments were staged by this attempt: {different[0]}")
+            raise _staged_differently(ticket, f"other segments were staged by this attempt: {different[0]}")
         left = {path: data for path, data in unsure.items() if path not in standing}
         if len(left) == len(missing):
             raise CommitConflictError(fence, "no progress")  # let the retry loop wait and count
         missing = left
 
 
-def _finish(context: Context, ticket: StageTicket, totals: StagedPush, creates: Sequence[Op] = ()) -> None:
+def _check_nothing_else(context: TableContext, ticket: StageTicket, payloads: dict[str, bytes]) -> None:
+    """An earlier call of this attempt that was killed on the way has registered only what this one registers. Raises
+    :class:`StageRefusedError` (``staged-differently``)."""
+    mine = (ticket.entry_id, ticket.stager, ticket.attempt)
+    names = context.registry.shard_names()
+    if other := [
+        one.path for one in names if (one.entry_id, one.stager, one.attempt) == mine if one.path not in payloads
+    ]:
+        raise _staged_differently(ticket, f"other segments were staged by this attempt: {other[0]}")
+
+
+def _finish(
+    context: TableContext, ticket: StageTicket, totals: StagedPush, relying: Guard, creates: Sequence[Op] = ()
+) -> None:
     """Say that all of it is staged. ``creates`` are the shards of a push so small that the same transaction makes them:
     then either everything is staged or nothing is, and the guard tells a try whose reply was lost that it landed."""
     stored = _current(context, ticket)
@@ -157,14 +178,15 @@ def _finish(context: Context, ticket: StageTicket, totals: StagedPush, creates: 
         _check_same(ticket, mine, totals)
         return
     done = Stage(ticket.attempt, begun=True, done=True, segments=totals.segments, rows=totals.rows, bytes=totals.bytes)
-    write = context.records.write_guard(ticket.entry_id, stored, stored.guard.with_stage(ticket.stager, done))
-    context.session.commit([write, *creates, *context.fence(stored.guard)])
+    finished = stored.guard.with_locks(relying.own_locks).with_stage(ticket.stager, done)
+    write = context.records.write_guard(ticket.entry_id, stored, finished)
+    context.session.commit([write, *creates, *context.fence(finished)])
 
 
-def _current(context: Context, ticket: StageTicket) -> StoredGuard:
+def _current(context: TableContext, ticket: StageTicket) -> StoredGuard:
     """The guard, when the ticket still is the one that may stage."""
     stored = context.guard(ticket.entry_id)
-    _check_open(context, ticket.entry_id, stored, GuardState.OPEN)
+    _check_open(context, ticket.entry_id, stored)
     if stored.born != ticket.born:
         raise _refused(ticket, "other-entry", "the entry was dropped and made anew since this stage was opened")
     mine = stored.guard.stages.get(ticket.stager)
@@ -178,18 +200,16 @@ def _current(context: Context, ticket: StageTicket) -> StoredGuard:
     return stored
 
 
-def _check_open(context: Context, entry_id: str, stored: StoredGuard, *allowed: GuardState) -> None:
+def _check_open(context: TableContext, entry_id: str, stored: StoredGuard) -> None:
     state = stored.guard.state
-    if state in allowed:
-        return
-    rule = {GuardState.SEALED: "sealed", GuardState.COMPLETED: "completed"}.get(state, "reverted")
-    raise StageRefusedError(
-        rule,
-        f"stage refused: the entry is {state.value} and takes no more segments",
-        table=context.table,
-        entry_id=entry_id,
-        hint="" if state is GuardState.SEALED else "Start a new replacement.",
-    )
+    if state is not GuardState.OPEN:
+        raise StageRefusedError(
+            "completed" if state is GuardState.COMPLETED else "reverted",
+            f"stage refused: the entry is {state.value} and takes no more segments",
+            table=context.table,
+            entry_id=entry_id,
+            hint="Start a new replacement.",
+        )
 
 
 def _check_segments(ticket: StageTicket, segments: Sequence[StagedSegment]) -> None:
@@ -204,46 +224,60 @@ def _check_segments(ticket: StageTicket, segments: Sequence[StagedSegment]) -> N
         record = item.record
         if record.rows < 0 or record.bytes < 0 or record.crc32 < 0:
             raise InvalidNameError(f"segment {record.name!r}: rows, bytes and crc32 must not be negative")
-        placed = record.place is not None or bool(record.upgrades)
+        placed = record.version != 0 or record.partition != -1
         if record.chunk is not None or record.offload is not None or not record.primary or placed:
             raise InvalidNameError(
                 f"segment {record.name!r}: its chunk, its place and where it lives are not the build's to say"
             )
 
 
-def _check_names(context: Context, ticket: StageTicket, segments: Sequence[StagedSegment]) -> None:
-    """Names that carry the entry's tag cannot be anybody else's; all others are compared with what stands."""
+def _check_rewrite(ticket: StageTicket, guard: Guard, segments: Sequence[StagedSegment]) -> None:
+    if guard.rewrite is None:
+        return
+    if beyond := [item.record.name for item in segments if parse_chunk(item.chunk) != guard.rewrite.interval]:
+        detail = f"{describe_names(beyond)} is not of the one time chunk {guard.rewrite.interval} of this rewrite"
+        raise _refused(ticket, "outside-rewrite", detail)
+
+
+def _check_names(context: TableContext, ticket: StageTicket, guard: Guard, segments: Sequence[StagedSegment]) -> None:
+    """Names must be those that were announced, if any were. Names that carry the entry's tag cannot be anybody else's;
+    all others are compared with what is registered and with the lineage."""
+    names = {item.record.name for item in segments}
     tag = entry_tag(ticket.entry_id)
-    plain = {item.record.name for item in segments if tag not in item.record.name}
+    plain = {name for name in names if tag not in name}
+    if not plain and not guard.announced:
+        return
+    stored = context.records.read()
+    entry = stored.lineage.get(ticket.entry_id)
+    if guard.announced and entry is not None and (extra := names.difference(entry.segments_to)):
+        raise _refused(
+            ticket, "not-announced", f"{describe_names(extra)} was not announced in 'to' when the entry was started"
+        )
     if not plain:
         return
-    stored, visible = context.visible()
-    if present := plain.intersection(visible):
-        raise _refused(ticket, "to-visible", f"{describe(present)} is already visible in the table")
-    entry = stored.lineage.get(ticket.entry_id)
-    if entry is not None and entry.joined_to and (extra := plain.difference(entry.segments_to)):
-        raise _refused(
-            ticket, "not-announced", f"{describe(extra)} was not announced in 'to' when the entry was started"
-        )
     if conflict := check_to_names(stored.lineage, ticket.entry_id, plain):
         raise _refused(ticket, *conflict)
+    if present := plain & context.settled_names(stored.lineage, ticket.entry_id):
+        raise _refused(ticket, "to-registered", f"{describe_names(present)} is already registered in the table")
 
 
 def _check_same(ticket: StageTicket, mine: Stage, totals: StagedPush) -> None:
     if (mine.segments, mine.rows, mine.bytes) != (totals.segments, totals.rows, totals.bytes):
-        raise _refused(
-            ticket,
-            "staged-differently",
-            f"this attempt has already staged {mine.segments} segments with {mine.rows} rows",
+        raise _staged_differently(
+            ticket, f"this attempt has already staged {mine.segments} segments with {mine.rows} rows"
         )
 
 
-def _payloads(context: Context, ticket: StageTicket, segments: Sequence[StagedSegment]) -> dict[str, bytes]:
+def _payloads(context: TableContext, ticket: StageTicket, segments: Sequence[StagedSegment]) -> dict[str, bytes]:
     by_chunk: dict[str, list[SegmentRecord]] = {}
     for item in segments:
         by_chunk.setdefault(item.chunk, []).append(item.record)
     return context.registry.shard_payloads(ticket.entry_id, ticket.born, ticket.stager, ticket.attempt, by_chunk)
 
 
-def _refused(ticket: StageTicket, rule: str, detail: str) -> StageRefusedError:
-    return StageRefusedError(rule, f"stage refused: {detail}", table=ticket.table, entry_id=ticket.entry_id)
+def _staged_differently(ticket: StageTicket, detail: str) -> StageRefusedError:
+    return _refused(ticket, "staged-differently", detail, "Open a new stage: what this attempt staged will not count.")
+
+
+def _refused(ticket: StageTicket, rule: str, detail: str, hint: str = "") -> StageRefusedError:
+    return StageRefusedError(rule, f"stage refused: {detail}", table=ticket.table, entry_id=ticket.entry_id, hint=hint)

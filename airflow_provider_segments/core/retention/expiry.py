@@ -16,14 +16,16 @@ from dataclasses import dataclass
 
 from airflow_provider_segments.core.lineage import codec
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.core.lineage.guard import OWN_IDENTITY
 from airflow_provider_segments.core.model.interval import ALL_TIME, MIN_MS, format_ms
 from airflow_provider_segments.core.model.period import format_period
 from airflow_provider_segments.core.model.segment import Segment
-from airflow_provider_segments.core.replacement.context import Context
+from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.replacement.end import end
 from airflow_provider_segments.core.replacement.revert import revert
-from airflow_provider_segments.core.replacement.start import start
-from airflow_provider_segments.core.retention.decide import Freed
+from airflow_provider_segments.core.replacement.rules import Force
+from airflow_provider_segments.core.replacement.start import StartOptions, start
+from airflow_provider_segments.core.retention.rules import Freed
 from airflow_provider_segments.core.zookeeper.znrecord import WRITE_LIMIT
 from airflow_provider_segments.exceptions import (
     ContentionError,
@@ -34,7 +36,7 @@ from airflow_provider_segments.exceptions import (
     StartRefusedError,
 )
 
-IDENTITY = "airflow_provider_segments:time-retention"
+IDENTITY = OWN_IDENTITY + "time-retention"
 """Whose work an expiry is: the same for every pass, so that one that was killed is finished by the next."""
 
 _ROOM = WRITE_LIMIT // 2  # bytes of the compressed lineage that an expiry may fill
@@ -113,7 +115,7 @@ class _Window:
     reason: str
 
 
-def plan(context: Context, lineage: Lineage) -> tuple[list[Expired], list[Skipped]]:
+def plan(context: TableContext, lineage: Lineage) -> tuple[list[Expired], list[Skipped]]:
     """What :func:`expire` would do under ``lineage``. Writes nothing; entries that would be made have no id yet."""
     window = _window(context)
     if not isinstance(window, _Window):
@@ -134,7 +136,7 @@ def plan(context: Context, lineage: Lineage) -> tuple[list[Expired], list[Skippe
     return expired, [*skipped, *aged.skipped(names)]
 
 
-def expire(context: Context) -> tuple[list[Expired], list[Skipped]]:
+def expire(context: TableContext) -> tuple[list[Expired], list[Skipped]]:
     """Take what the time retention no longer keeps out of sight. Run again after it was killed, it ends its own
     replacement that was left IN_PROGRESS, or reverts it when the config keeps those segments by now.
 
@@ -146,7 +148,7 @@ def expire(context: Context) -> tuple[list[Expired], list[Skipped]]:
         window = _window(context)
         if not isinstance(window, _Window):
             return list(expired.values()), window
-        segments = context.visible_before(window.cutoff_ms)
+        segments = _visible_before(context, window)
         lineage = context.records.read().lineage  # after them: what held one of them then is still in it, or let go
         own = context.records.running_of(lineage, IDENTITY)
         aged = _sorted_out(segments, window, lineage, own)
@@ -168,13 +170,13 @@ def expire(context: Context) -> tuple[list[Expired], list[Skipped]]:
     )
 
 
-def _announce(context: Context, names: Sequence[str]) -> None:
+def _announce(context: TableContext, names: Sequence[str]) -> None:
     """The next round ends it. A pass beside this one may have been faster; then this one looks again."""
     with suppress(StartRefusedError):
-        start(context, names, identity=IDENTITY)
+        start(context, names, (), StartOptions(identity=IDENTITY))
 
 
-def _settle(context: Context, entry: LineageEntry, aged: Aged) -> Expired | Skipped:
+def _settle(context: TableContext, entry: LineageEntry, aged: Aged) -> Expired | Skipped:
     """End a replacement that was announced, or revert it so that it does not stand in the way of others."""
     if not aged.covers(entry):
         _revert(context, entry)
@@ -187,12 +189,17 @@ def _settle(context: Context, entry: LineageEntry, aged: Aged) -> Expired | Skip
     return aged.expired(entry.entry_id, entry.segments_from)
 
 
-def _revert(context: Context, entry: LineageEntry) -> None:
+def _revert(context: TableContext, entry: LineageEntry) -> None:
     with suppress(RevertRefusedError, EntryNotFoundError):  # somebody else has
-        revert(context, entry.entry_id, force=True, identity=IDENTITY)
+        revert(context, entry.entry_id, force=Force.ONLY, identity=IDENTITY)
 
 
-def _window(context: Context) -> _Window | list[Skipped]:
+def _visible_before(context: TableContext, window: _Window) -> list[Segment]:
+    """What readers see of chunks and segments that begin before the cut-off."""
+    return context.reader.take(None, window.cutoff_ms).segments
+
+
+def _window(context: TableContext) -> _Window | list[Skipped]:
     """What goes by the config, or why nothing does."""
     config = context.config()
     if config.time_retention_ms is None:
@@ -208,8 +215,8 @@ def _window(context: Context) -> _Window | list[Skipped]:
     return _Window(cutoff_ms, f"ended before {format_ms(cutoff_ms)}, longer ago than retentionTimeValue ({period})")
 
 
-def _aged(context: Context, window: _Window, lineage: Lineage, own: Collection[LineageEntry]) -> Aged:
-    return _sorted_out(context.visible_before(window.cutoff_ms), window, lineage, own)
+def _aged(context: TableContext, window: _Window, lineage: Lineage, own: Collection[LineageEntry]) -> Aged:
+    return _sorted_out(_visible_before(context, window), window, lineage, own)
 
 
 def _sorted_out(segments: Iterable[Segment], window: _Window, lineage: Lineage, own: Collection[LineageEntry]) -> Aged:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_segments.core.replacement.context import Context
+from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.retention import cleanup, expiry
 from airflow_provider_segments.core.retention.cleanup import CleanedUp
-from airflow_provider_segments.core.retention.decide import Freed
 from airflow_provider_segments.core.retention.expiry import Expired, Skipped
+from airflow_provider_segments.core.retention.rules import Freed
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class RetentionReport:
         }
 
 
-def retain(context: Context, *, dry_run: bool = False) -> RetentionReport:
+def retain(context: TableContext, *, dry_run: bool = False) -> RetentionReport:
     """One pass: the clean-up of the lineage in its two cycles, then the time retention. With ``dry_run`` what it would
     do now, by the same decisions and without writing anything.
 

@@ -25,8 +25,9 @@ from typing import TypeVar
 import msgspec
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.core.deletion.messages import DeletionQueue, in_batches, totals
-from airflow_provider_segments.core.deletion.queue import ZooKeeperQueue
+from airflow_provider_segments.core.cluster import Cluster
+from airflow_provider_segments.core.deletion.messages import in_batches, totals
+from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.core.model.interval import parse_chunk
 from airflow_provider_segments.core.model.ledger import (
     DeletionBatch,
@@ -37,18 +38,16 @@ from airflow_provider_segments.core.model.ledger import (
     ledger_prefix,
     owner_metadata,
 )
-from airflow_provider_segments.core.model.segment import SegmentRecord, encode_record
+from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.registry import shard as shards
 from airflow_provider_segments.core.registry.registry import Registry
 from airflow_provider_segments.core.registry.shard import Shard, ShardName
-from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.snapshot import Blocks, SnapshotReader
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.tiering import records
 from airflow_provider_segments.core.tiering.copying import DamagedError, check_object, copy_segment
 from airflow_provider_segments.core.tiering.records import OffloadRecord, OffloadReport, PlannedShard
 from airflow_provider_segments.core.zookeeper import Create, Delete, Op, SetData, ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-from airflow_provider_segments.core.zookeeper.retry import Retry
 
 _PLAN_SEGMENTS = 256
 _REQUEST = 900_000  # bytes of one recording transaction, as estimated
@@ -75,22 +74,39 @@ class _Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Offloader:
-    """Offloads one table's segments. ``sent`` counts the messages that were queued, by ledger type. ``parallel``
-    copies run at once, each with a temporary file below ``scratch`` (by default the system's folder for them)."""
+    """Offloads one table's segments from ``primary`` to ``tiered`` storage. ``sent`` counts the messages that were
+    queued, by ledger type. ``parallel`` copies run at once, each with a temporary file below ``scratch`` (by default
+    the system's folder for them)."""
 
+    cluster: Cluster
     table: str
-    session: ZooKeeperSession
-    paths: ClusterPaths
-    clock: Clock
-    retry: Retry
-    registry: Registry
-    queue: DeletionQueue
-    primary: ObjectStore
     tiered: ObjectStore
-    snapshot: Callable[[], Snapshot]
     sent: Counter[str] = field(default_factory=Counter)
     parallel: int = 4
     scratch: Path | None = None
+
+    @property
+    def primary(self) -> ObjectStore:
+        """Where the segments are now."""
+        return self.cluster.storage
+
+    @property
+    def session(self) -> ZooKeeperSession:
+        """The cluster's ZooKeeper session."""
+        return self.cluster.session
+
+    @property
+    def clock(self) -> Clock:
+        """The cluster's clock."""
+        return self.cluster.clock
+
+    @property
+    def registry(self) -> Registry:
+        """The table's registry."""
+        return Registry(self.cluster, self.table)
+
+    def _visible(self) -> Blocks:
+        return SnapshotReader(self.cluster, self.table).take().blocks
 
     def run(
         self,
@@ -128,7 +144,7 @@ class Offloader:
         growth = 2 * len(self.tiered.uri) + 120
         plan: list[PlannedShard] = []
         size = count = 0
-        for shard, visible in self.snapshot().blocks:
+        for shard, visible in self._visible():
             old = [one for one in visible if _is_due(shard, one, before) and one.name not in taken]
             base = len(bytes(shard.payload)) + 500
             while old and left != 0:
@@ -139,7 +155,7 @@ class Offloader:
                     report.full += len(old)
                     break
                 if number:
-                    plan.append(PlannedShard(_place(shard.name), shard.born, tuple(map(_ledger, old[:number]))))
+                    plan.append(PlannedShard(shard.name.address, shard.born, tuple(map(_ledger, old[:number]))))
                     size, count = size + base + sum(costs[:number]), count + number
                     base += sum(costs[:number])  # the next transaction finds the shard grown by that
                     left = None if left is None else left - number
@@ -156,8 +172,8 @@ class Offloader:
         """Say what is about to be written, and claim it."""
         uuid, mine = self.clock.new_id(), self.clock.new_id().encode()
         record = OffloadRecord(OffloadContext.at(self.tiered.uri, uuid), plan, self.clock.now_ms())
-        path = f"{self.paths.offloads(self.table)}/{uuid}"
-        self.session.ensure([self.paths.offloads(self.table)])
+        path = f"{self.cluster.paths.offloads(self.table)}/{uuid}"
+        self.session.ensure([self.cluster.paths.offloads(self.table)])
 
         def attempt() -> _Claimed:
             claimed = _Claimed(path, record, 0)
@@ -169,7 +185,7 @@ class Offloader:
 
     def _resume(self, report: OffloadReport, tell: Progress) -> set[str]:
         """Finish offloads of runs that are gone; returns the segments that others hold."""
-        parent = self.paths.offloads(self.table)
+        parent = self.cluster.paths.offloads(self.table)
         taken: set[str] = set()
         for uuid in self.session.children(parent):
             node = self.session.get(f"{parent}/{uuid}")
@@ -262,13 +278,13 @@ class Offloader:
             }
             recorded += [*fresh.values(), *(one for one in shard.records if one.offload == context)]
             if fresh:
-                ops.append(_changed(shard, fresh))
+                ops.append(shard.with_records(fresh.get(one.file, one) for one in shard.records))
         if self.session.get(claimed.path) is None:
             return recorded if not ops else []  # done, by us with a lost reply or by whoever took it over
         kept = {(one.name, one.file) for one in recorded}
         batches = list(self._leftovers(claimed.record, kept))
         removal = [Delete(claimed.claim, 0), Delete(claimed.path, claimed.version)]
-        self.session.commit([*ops, *self._queued(batches), *removal])
+        self.session.commit([*ops, *DeletionQueue(self.cluster).send_ops(batches), *removal])
         self._count(batches)
         return recorded
 
@@ -296,7 +312,7 @@ class Offloader:
         until = self.clock.now_ms() - lag_ms
         found = [
             (shard, one)
-            for shard, visible in self.snapshot().blocks
+            for shard, visible in self._visible()
             for one in visible
             if one.primary and one.offload is not None and one.offloaded_ms <= until
         ]
@@ -332,24 +348,22 @@ class Offloader:
             marked += mine
             fresh = {one.file: msgspec.structs.replace(one, primary=False) for one in mine if one.primary}
             if fresh:
-                ops.append(_changed(shard, fresh))
+                ops.append(shard.with_records(fresh.get(one.file, one) for one in shard.records))
                 batches += self._primary_batches(shard, list(fresh.values()))
         root = self.session.get(self.registry.path)
         if ops and root is not None:
             # Unchanged but for its version: a snapshot that is about to be leased compares that one, and looks again.
             ops.append(SetData(self.registry.path, root.data, root.version))
-            self.session.commit([*ops, *self._queued(batches)])
+            self.session.commit([*ops, *DeletionQueue(self.cluster).send_ops(batches)])
             self._count(batches)
         return marked
 
     def _primary_batches(self, shard: Shard, gone: Sequence[SegmentRecord]) -> Iterator[DeletionBatch]:
-        name = shard.name
         whole = DeletionBatch(
             self.table,
-            name.entry_id,
-            generation_of(name.entry_id, shard.born, name.stager, name.attempt),
+            shard.name.entry_id,
+            shard.generation,
             tuple(map(_ledger, gone)),
-            shards=((_place(name), shard.version),),
             reason="offloaded",
             at_ms=self.clock.now_ms(),
         )
@@ -372,9 +386,7 @@ class Offloader:
         return shards.parse_name(chunk, f"{self.registry.path}/{chunk}", node)
 
     def _owner(self, shard: Shard, record: SegmentRecord) -> dict[str, str]:
-        name = shard.name
-        generation = generation_of(name.entry_id, shard.born, name.stager, name.attempt)
-        return owner_metadata(self.table, record.name, generation)
+        return owner_metadata(self.table, record.name, shard.generation)
 
     def _each(self, do: Callable[[_Item], None], items: Sequence[_Item]) -> None:
         """Do it for all items, some at a time; the first error is raised when all that were begun have ended."""
@@ -387,19 +399,11 @@ class Offloader:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _queued(self, batches: Sequence[DeletionBatch]) -> list[Op]:
-        """The operations that queue ``batches``, where the queue can take part in the transaction. Elsewhere they are
-        sent before it (rule T5)."""
-        if isinstance(self.queue, ZooKeeperQueue):
-            return list(self.queue.send_ops(batches))
-        self.queue.send(batches)
-        return []
-
     def _count(self, batches: Iterable[DeletionBatch]) -> None:
         self.sent.update(totals(batches))
 
     def _retried(self, attempt: Callable[[], _T]) -> _T:
-        return self.retry.run(f"offload on table {self.table!r}", self.session, self.clock, attempt)
+        return self.cluster.retried(f"offload on table {self.table!r}", attempt)
 
 
 def _is_due(shard: Shard, record: SegmentRecord, before: int) -> bool:
@@ -441,17 +445,8 @@ def _transactions(items: Sequence[_Item]) -> Iterator[list[_Item]]:
         yield group
 
 
-def _changed(shard: Shard, fresh: Mapping[str, SegmentRecord]) -> SetData:
-    encoded = [encode_record(fresh.get(one.file, one)) for one in shard.records]
-    return SetData(shard.name.path, shards.encode(shard.name.entry_id, shard.born, encoded), shard.version)
-
-
 def _ledger(record: SegmentRecord) -> PendingDeleteLedgerInfo:
     return PendingDeleteLedgerInfo(record.name, record.file, record.bytes)
-
-
-def _place(name: ShardName) -> str:
-    return f"{name.chunk}/{name.node}"
 
 
 def _quiet(_: OffloadReport) -> None:

@@ -25,13 +25,13 @@ again."""
 
 class Action(enum.Enum):
     """ABORT reverts a push that nobody ended; MARK takes its hidden segments out of the registry and queues their
-    deletion; HOLD only says that it can no longer be rolled back, since what it hides must stay for now; DROP removes
-    an entry that hides nothing any more."""
+    deletion; SETTLE only says that an overwrite can no longer be rolled back; DROP removes an entry that hides nothing
+    any more."""
 
     KEEP = "keep"
     ABORT = "abort"
     MARK = "mark"
-    HOLD = "hold"
+    SETTLE = "settle"
     DROP = "drop"
 
 
@@ -45,7 +45,7 @@ class Freed:
     @classmethod
     def of(cls, records: Iterable[SegmentRecord]) -> Freed:
         """The totals of ``records``."""
-        sizes = [stored_bytes(record) for record in records]
+        sizes = [record.stored_bytes for record in records]
         return cls(len(sizes), sum(sizes))
 
     def __add__(self, other: Freed) -> Freed:
@@ -76,11 +76,6 @@ class Decision:
         return self.entry.entry_id
 
 
-def stored_bytes(record: SegmentRecord) -> int:
-    """Bytes of all objects of a segment."""
-    return record.bytes * len(record.stores())
-
-
 def rule_for(lineage: Lineage, entry: LineageEntry, config: TableConfig, now_ms: int) -> Rule:
     """What may be done with ``entry`` now. Ages are compared strictly, as in Pinot: ``0s`` is over a millisecond after.
 
@@ -108,11 +103,13 @@ def rule_for(lineage: Lineage, entry: LineageEntry, config: TableConfig, now_ms:
 
 
 def _rewriter_of(lineage: Lineage, entry: LineageEntry) -> str | None:
-    """An entry that brought some of what ``entry`` replaced and that readers may still go back from. Its segments must
-    not leave the registry before it can no longer: they would count as lost."""
-    rewriters = lineage.rewriters
-    found = (rewriters.get(name) for name in entry.segments_from) if rewriters else ()
-    return next((one for one in found if one not in (None, entry.entry_id)), None)
+    """An entry that brought some of what ``entry`` replaced and that readers may still fall back from. Its segments
+    must not leave the registry before it can no longer: they would count as lost."""
+    replaced = frozenset(entry.segments_from) if lineage.rewrites else frozenset()
+    for entry_id in lineage.rewrites if replaced else ():
+        if entry_id != entry.entry_id and not replaced.isdisjoint(lineage.entries[entry_id].segments_to):
+            return entry_id
+    return None
 
 
 def needs_look(lineage: Lineage, config: TableConfig, now_ms: int) -> list[LineageEntry]:
@@ -157,14 +154,14 @@ def decide(lineage: Lineage, hidden: Mapping[str, Freed], config: TableConfig, n
     return [_decision(lineage, entry, hidden.get(entry.entry_id, Freed()), config, now_ms) for entry in lineage]
 
 
-def applied(lineage: Lineage, decision: Decision, now_ms: int) -> Lineage:
+def apply_decision(lineage: Lineage, decision: Decision, now_ms: int) -> Lineage:
     """The lineage once ``decision`` is carried out."""
     match decision.action:
         case Action.ABORT:
             return lineage.put(decision.entry.moved_to(EntryState.REVERTED, now_ms))
         case Action.DROP:
             return lineage.without(decision.entry_id)
-        case Action.MARK | Action.HOLD if decision.entry.state is EntryState.COMPLETED:
+        case Action.MARK | Action.SETTLE if decision.entry.state is EntryState.COMPLETED:
             return lineage.with_cleaning(decision.entry_id, now_ms)
     return lineage
 
@@ -177,7 +174,13 @@ def _decision(lineage: Lineage, entry: LineageEntry, freed: Freed, config: Table
         return Decision(entry, Action.ABORT, rule.reason, freed)
     if freed.segments:
         return Decision(entry, Action.MARK, rule.reason, freed)
+    if entry.state is EntryState.COMPLETED and not lineage.is_cleaning(entry.entry_id) and _overwrites(lineage, entry):
+        return Decision(entry, Action.SETTLE, rule.reason)
     return Decision(entry, Action.DROP if rule.may_drop else Action.KEEP, rule.reason)
+
+
+def _overwrites(lineage: Lineage, entry: LineageEntry) -> bool:
+    return any(one.entry_id == entry.entry_id for one in lineage.overwrites)
 
 
 def _compared(since: str, name: str, limit_ms: int, *, over: bool) -> str:

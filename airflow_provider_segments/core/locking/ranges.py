@@ -19,17 +19,6 @@ def ranges_of(ids: Iterable[int]) -> Ranges:
     return tuple(found)
 
 
-def join_ranges(left: Ranges, right: Ranges) -> Ranges:
-    """The ids of both."""
-    found: list[tuple[int, int]] = []
-    for first, end in sorted([*left, *right]):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((first, end))
-    return tuple(found)
-
-
 def ranges_overlap(left: Ranges, right: Ranges) -> bool:
     """Whether the two share an id."""
     return any(a < d and c < b for a, b in left for c, d in right)

@@ -12,15 +12,13 @@ class DeletionSettings:
     """``parallelism``: partitions of the queue. ``reconsume_later_ms``: how long a message waits for its next delivery.
     ``max_retry_delete_count``: failed deliveries beyond the first, so 10 means 11 attempts, before a message becomes a
     dead letter. ``max_lease_age_ms``: a reader's lease older than this holds up nothing any more (0: no limit).
-    ``uncommitted_grace_ms``: how long a message about a segment that is still registered at the version it was marked
-    at waits for that mark to land. ``batches_at_once``: batches of up to 1,000 messages a consumer works on together.
+    ``batches_at_once``: batches of up to 1,000 messages a consumer works on together.
     """
 
     parallelism: int = 4
     reconsume_later_ms: int = 600_000
     max_retry_delete_count: int = 10
     max_lease_age_ms: int = 86_400_000
-    uncommitted_grace_ms: int = 600_000
     batches_at_once: int = 4
 
     def __post_init__(self) -> None:
