@@ -110,14 +110,6 @@ class LockRevokedError(LockLostError):
     """A lock that was relied on was revoked, or taken after its lease. The message names who did it."""
 
 
-class TimelineRefusedError(RefusedError):
-    """A segment contradicts what the timeline knows. Nothing was changed.
-
-    Rules: ``bad-partition``, ``not-in-its-group``, ``group-differs``, ``metadata-differs``, ``overshadows-itself``,
-    ``same-version-overlaps``.
-    """
-
-
 class LeaseLostError(SegmentsError, ConnectionError):
     """A reader's lease is gone (its ZooKeeper session ended): objects it still wants to read may be deleted now."""
 

@@ -1,4 +1,4 @@
-"""What the picture of a timeline is written with: shapes, text, colours, and round times for its axis."""
+"""Write the picture of a table: shapes, text, colours, and round times for its axis."""
 
 from __future__ import annotations
 

@@ -146,8 +146,8 @@ class SegmentStore:
 
 
 class Table:
-    """Everything on one table. Methods are documented where the protocol is: ``lineage/start.py`` and its
-    neighbours."""
+    """Everything on one table. Methods are documented where the protocol is: :mod:`.replacement.start` and
+    its neighbours."""
 
     def __init__(self, store: SegmentStore, name: str) -> None:
         self.store = store

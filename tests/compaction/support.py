@@ -61,7 +61,7 @@ def table_config(
     target_rows: int = 1000,
     **segments: str,
 ) -> TableConfig:
-    """A table whose segments have a place in the timeline."""
+    """A table whose segments have places, given out under locks."""
     return TableConfig.from_json(
         {
             "tableName": name,

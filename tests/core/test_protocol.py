@@ -230,7 +230,7 @@ def test_27_ending_a_completed_entry_again_succeeds_and_changes_nothing(table: T
 
 
 def test_30_end_may_name_a_part_of_what_was_announced(table: Table) -> None:
-    """And what is left out is marked for deletion: in Pinot it appears with the switch (hazard H3)."""
+    """And what is left out is marked for deletion: in Pinot it appears with the switch."""
     entry_id = table.start((), ["s20", "s21"]).entry_id
     refused("not-announced", EndRefusedError, table.end, entry_id, ["s9", "s6"])
     stage(table, entry_id, ["s20", "s21"])
@@ -359,7 +359,7 @@ def test_51_what_was_replaced_is_kept_for_the_retention_period(
 
 
 def test_clean_up_takes_two_cycles_and_the_entry_leaves_last(table: Table, hand: HandClock) -> None:
-    """An entry that left first would make what it hides appear (hazard H7)."""
+    """An entry that left first would make what it hides appear."""
     entry_id = push(table, 3)
     table.revert(entry_id)
     assert table.cleanup().marked == {entry_id: 3}
@@ -393,7 +393,7 @@ def test_a_push_nobody_ends_is_aborted_after_a_day_and_its_build_is_fenced(table
 
 
 def test_an_initial_push_can_be_rolled_back_within_the_retention_period(table: Table, hand: HandClock) -> None:
-    """Stricter than Pinot, whose first clean-up pass drops the entry (hazard H4)."""
+    """Stricter than Pinot, whose first clean-up pass drops the entry."""
     entry_id = push(table)
     hand.advance(3 * HOUR_MS)
     table.cleanup()

@@ -156,13 +156,13 @@ def test_bringing_what_a_live_entry_brings_is_refused(state: EntryState) -> None
 
 @pytest.mark.parametrize("force", [False, True])
 def test_a_name_that_was_replaced_must_not_come_back(force: bool) -> None:
-    """Ping-pong, hazard H1: after A to B and B to A, Pinot hides both, and its retention deletes the live one."""
+    """Ping-pong: after A to B and B to A, Pinot hides both, and its retention deletes the live one."""
     stored = lineage(("e", "A", "B", COMPLETED))
     refused("to-was-replaced", stored, "B", "A", registered="AB", force=force)
 
 
 def test_a_name_of_a_reverted_entry_is_refused_unless_forced() -> None:
-    """Hazard H8, stricter than Pinot, where the segment would stay invisible and be deleted. Forced, the
+    """Stricter than Pinot, where the segment would stay invisible and be deleted. Forced, the
     name moves over."""
     stored = lineage(("e", "s1", "m n", REVERTED))
     refused("to-reverted", stored, "s1", "m", registered=REGISTERED)

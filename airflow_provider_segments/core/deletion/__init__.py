@@ -1,2 +1,1 @@
-"""Two-phase deletion of stored objects (Pulsar PIP-186). The first phase, marking, is here; nothing deletes bytes
-yet."""
+"""Two-phase deletion of stored objects (Pulsar PIP-186): mark, then delete what nobody needs any more."""

@@ -1,1 +1,1 @@
-"""Segment lineage: start, stage, end, revert, routing and clean-up of replacements (Pinot's consistent push)."""
+"""Segment lineage: entries, their guards and codec, and which names they hide (Pinot's consistent push)."""

@@ -11,9 +11,9 @@ and allocating do not touch the fence. No clock is compared when publishing: a l
 its push until somebody takes it.
 
 The price is one small create per lock, one delete per release, and a check per lock in the publishing transaction. The
-alternatives: a check of the box's version (publishing starves under appends), ephemeral fences (a lock must outlive its
-process, design rule 7), the lease's end compared with the publisher's clock (wrong when the process was stopped between
-the look and the write).
+alternatives: a check of the box's version (publishing starves under appends), ephemeral fences (a lock outlives the
+process that took it: a push is several tasks), the lease's end compared with the publisher's clock (wrong when the
+process was stopped between the look and the write).
 
 Writes have three outcomes. After an unknown one the request is decided again on what is stored, with the same lock id:
 a lock that was granted is found by its group and task, ids are found by their sequence key, a release finds nothing

@@ -39,9 +39,8 @@ class TableConfig:
     EPOCH_MICROS, or a Spark datetime pattern for text. ``on_bad_time`` is ``refuse`` (fail the build) or ``reject``
     (put rows without a usable time into a reject folder). ``target_rows`` is the most rows one segment may hold.
     Periods and times are in milliseconds, ``quota_bytes`` in bytes; ``None`` means not set. ``segment_locking`` gives
-    new segments of an APPEND table ids under locks and a place in the timeline (Druid's segment locking);
-    ``concurrent_locks`` says that these are APPEND and REPLACE locks (``"segmentLocking": "concurrent"``, Druid 28):
-    what is appended while a REPLACE lock is held is carried into the new version instead of standing in its way.
+    new segments of an APPEND table a place (version and partition id) under locks, so that pushes can overwrite time.
+    ``concurrent_locks`` says that the config has ``"segmentLocking": "concurrent"``, which means the same as ``true``.
     """
 
     name: str

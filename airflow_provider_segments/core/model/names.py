@@ -1,7 +1,7 @@
 """Names, checked before they become a znode path, an object key or a file name.
 
 Pinot forbids only ``\\ / : * ? " < > |`` in segment names and so lets a comma through, which its own lineage
-encoding then splits (docs/lineage.md, hazard H2). We allow a short alphabet instead.
+encoding then splits (docs/lineage.md, "Where Pinot loses data"). We allow a short alphabet instead.
 """
 
 from __future__ import annotations

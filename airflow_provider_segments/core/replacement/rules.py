@@ -1,7 +1,7 @@
 """The rules of start and revert: pure functions from a lineage to the next one, or a refusal.
 
 Source: Apache Pinot's DefaultLineageManager and PinotHelixResourceManager (start S1 to S9, revert V1 to V5; the table
-in docs/lineage.md gives each rule its name), made stricter where Pinot's own rules lose data (hazards H1, H8).
+in docs/lineage.md gives each rule its name), made stricter where Pinot's own rules lose data (that page says where).
 """
 
 from __future__ import annotations
