@@ -619,7 +619,7 @@ def test_append_dag_appends_and_its_segments_get_versions_and_ids(
     assert (table.snapshot().rows, len(table.snapshot())) == (6, 4)
     found = table.segment_states()
     assert {one.state for one in found} == {SegmentState.VISIBLE}
-    assert [(one.segment.chunk, one.segment.partition) for one in found] == [
+    assert sorted((one.segment.chunk, one.segment.partition) for one in found) == [
         (chunk, number) for chunk in ("2013-01", "2013-02") for number in (0, 1)
     ]
     first, second = ({one.segment.version for one in found if one.segment.partition == number} for number in (0, 1))

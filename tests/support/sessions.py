@@ -92,7 +92,8 @@ def expire(session: ZooKeeperSession) -> None:
     thief.start(timeout=10)
     thief.stop()
     thief.close()
-    until = time.monotonic() + 20
+    client.exists_async("/")  # the server says so at the next request; unasked, the client sends one after seconds
+    until = time.monotonic() + 120
     while client.client_id in (None, before) or client.client_id[0] == 0:
         assert time.monotonic() < until, "the client never got a new session"
         time.sleep(0.02)
