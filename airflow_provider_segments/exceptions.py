@@ -90,6 +90,10 @@ class SnapshotRefusedError(RefusedError):
     """The asked-for snapshot can no longer be read in full."""
 
 
+class UpsertRefusedError(RefusedError):
+    """A version of an upsert table cannot be published, read or gone back to. Nothing was changed."""
+
+
 class InvalidLockRequestError(SegmentsError, ValueError):
     """A lock or allocation request that makes no sense, whatever the box holds."""
 

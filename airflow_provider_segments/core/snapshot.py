@@ -33,6 +33,8 @@ from airflow_provider_segments.core.registry.leases import Lease, Leases
 from airflow_provider_segments.core.registry.registry import Registry
 from airflow_provider_segments.core.registry.shard import Shard, ShardName
 from airflow_provider_segments.core.storage.base import ObjectStore, entry_prefix
+from airflow_provider_segments.core.upsert.record import record_of, require_record
+from airflow_provider_segments.core.upsert.view import at_mark
 from airflow_provider_segments.core.versions.overwrites import Parts, TimeFilter, Window
 from airflow_provider_segments.exceptions import ContentionError, LeaseLostError, SnapshotRefusedError, StorageError
 
@@ -51,7 +53,10 @@ class Snapshot:
     ``interval`` is the asked-for time range; segments are whole, so rows outside of it are the reader's to filter.
     ``cuts`` has, by name, the parts of a segment's time in which it is visible where that is not all of it: rows
     outside of them must be filtered, too. ``lineage`` is the lineage it was taken under. Lists are in the order of the
-    registry's time chunks. ``len()`` is the number of segments; totals count them whole."""
+    registry's time chunks. ``len()`` is the number of segments; totals count them whole.
+
+    Of an upsert table it is what readers see at version ``mark``: the objects also hold rows that are not valid then,
+    which ``update_logs`` tell. Read them with :mod:`airflow_provider_segments.upsert.reading` or in Spark."""
 
     table: str
     zxid: int
@@ -61,6 +66,8 @@ class Snapshot:
     cuts: _Cuts = field(default_factory=lambda: MappingProxyType({}), repr=False)
     tiered: ObjectStore | None = field(default=None, repr=False, compare=False)
     lineage: Lineage | None = field(default=None, repr=False, compare=False)
+    mark: int | None = None
+    update_logs: Blocks = field(default=(), repr=False)
     lease: Lease | None = field(default=None, repr=False, compare=False)
     _holding: _Holding | None = field(default=None, repr=False, compare=False)
 
@@ -150,10 +157,15 @@ class Snapshot:
                     record.version,
                     record.partition,
                     self.cuts.get(record.name, ()),
+                    record.key_partition,
                 )
                 for record in records
             ]
         return found
+
+    def logs(self) -> Snapshot:
+        """The update logs of an upsert table, as a snapshot of them."""
+        return replace(self, blocks=self.update_logs, update_logs=(), cuts=MappingProxyType({}), mark=None)
 
     def within(self, start: int | None = None, end: int | None = None) -> Snapshot:
         """This snapshot's segments that overlap ``[start, end)``, as :meth:`SnapshotReader.take` would choose them."""
@@ -223,6 +235,7 @@ class _Holding:
     owner: str
     as_of: str | None
     root_version: int
+    mark: int | None = None
     held: list[Lease] = field(default_factory=list)
 
     def enter(self, taken: Snapshot) -> Snapshot:
@@ -230,7 +243,7 @@ class _Holding:
         lease = self.reader.leases.take(self.owner)
         try:
             if self.reader.registry.root().version != self.root_version:
-                taken = self.reader.retake(taken.interval, self.as_of)
+                taken = self.reader.retake(taken.interval, self.as_of, self.mark)
         except BaseException:
             lease.release()
             raise
@@ -270,21 +283,49 @@ class SnapshotReader:
         return Leases(self.cluster, self.table)
 
     def take(
-        self, start: int | None = None, end: int | None = None, *, as_of: str | None = None, owner: str = ""
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        as_of: str | None = None,
+        mark: int | None = None,
+        owner: str = "",
     ) -> Snapshot:
         """The visible segments of chunks and segments that overlap ``[start, end)`` (UTC milliseconds; ``None`` is
         open).
 
-        ``as_of`` takes the table as it was right after that lineage entry was completed. In a ``with`` block the
-        snapshot holds a lease for ``owner``, which people see who wonder what a deletion waits for. Raises
-        :class:`ValueError` for an empty range, :class:`TableNotFoundError`, :class:`EntryNotFoundError`,
-        :class:`SnapshotRefusedError` when the past is no longer there in full, and :class:`CorruptRecordError`.
+        ``as_of`` takes the table as it was right after that lineage entry was completed; ``mark`` takes an upsert table
+        at that version, by default the newest. In a ``with`` block the snapshot holds a lease for ``owner``, which
+        people see who wonder what a deletion waits for. Raises :class:`ValueError` for an empty range,
+        :class:`TableNotFoundError`, :class:`EntryNotFoundError`, :class:`SnapshotRefusedError` when the past is no
+        longer there in full, :class:`UpsertRefusedError` for a mark that cannot be read, and
+        :class:`CorruptRecordError`.
         """
-        return self._take(_interval(start, end), as_of, owner or f"{socket.gethostname()}:{os.getpid()}")[1]
+        reader = owner or f"{socket.gethostname()}:{os.getpid()}"
+        stored, taken = self._take(_interval(start, end), as_of, reader, mark)
+        return self._marked(stored, taken, mark, as_of)
 
-    def retake(self, interval: Interval, as_of: str | None) -> Snapshot:
+    def retake(self, interval: Interval, as_of: str | None, mark: int | None) -> Snapshot:
         """The snapshot once more, for one that has just got its lease."""
-        return self._take(interval, as_of, "")[1]
+        stored, taken = self._take(interval, as_of, "")
+        return self._marked(stored, taken, mark, as_of)
+
+    def _marked(self, stored: StoredLineage, taken: Snapshot, mark: int | None, as_of: str | None) -> Snapshot:
+        """The snapshot at a mark, when the table is an upsert table. One read gave lineage and marks."""
+        record = require_record(stored.lineage) if mark is not None else record_of(stored.lineage)
+        if record is None:
+            return taken
+        if as_of is not None:
+            raise SnapshotRefusedError(
+                "upsert-as-of",
+                "snapshot refused: the past of an upsert table is read by version",
+                table=self.table,
+                entry_id=as_of,
+                hint="Give a mark instead of an entry.",
+            )
+        checked = record.check_mark(mark, self.table)
+        blocks = at_mark(stored.lineage, record, taken.blocks, checked)
+        return replace(taken, blocks=blocks.segments, update_logs=blocks.update_logs, mark=checked)
 
     def visible(self, interval: Interval = ALL_TIME) -> tuple[StoredLineage, Snapshot]:
         """The lineage and, under exactly that lineage, the visible segments of ``interval``."""
@@ -313,7 +354,9 @@ class SnapshotReader:
         blocks = tuple((shard, shard.records) for shard in _in_time_order(shards))
         return Snapshot(self.table, 0, ALL_TIME, blocks, self.cluster.storage, tiered=self.cluster.tiered)
 
-    def _take(self, interval: Interval, as_of: str | None, owner: str) -> tuple[StoredLineage, Snapshot]:
+    def _take(
+        self, interval: Interval, as_of: str | None, owner: str, mark: int | None = None
+    ) -> tuple[StoredLineage, Snapshot]:
         for _ in range(_ATTEMPTS):
             stored = self.records.read()
             view = _present(stored) if as_of is None else self._past(stored, as_of)
@@ -324,7 +367,7 @@ class SnapshotReader:
                 raise _forgotten(self.table, as_of)
             visible = Visibility(view, _in_time_order(read.shards), interval)
             taken = self._snapshot(stored, interval, visible.blocks, visible.cuts)
-            holding = _Holding(self, owner, as_of, read.root.version) if owner else None
+            holding = _Holding(self, owner, as_of, read.root.version, mark) if owner else None
             return stored, replace(taken, _holding=holding)
         raise ContentionError(f"snapshot of table {self.table!r}: a clean-up overtook all {_ATTEMPTS} attempts")
 

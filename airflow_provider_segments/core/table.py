@@ -44,6 +44,7 @@ from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table_config import TableConfigs
 from airflow_provider_segments.core.tiering.offload import Offloader
 from airflow_provider_segments.core.tiering.records import OffloadReport
+from airflow_provider_segments.core.upsert.record import Switch
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession, ZooKeeperSettings
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.exceptions import EntryNotFoundError, InvalidConfigError, InvalidNameError
@@ -183,6 +184,7 @@ class Table:
         locks: Sequence[HeldLock] = (),
         overwrites: Sequence[Interval] = (),
         rewrite: str | None = None,
+        moves_rows: bool = False,
     ) -> StartedEntry:
         """Announce a replacement: see :func:`.replacement.start.start` and :class:`.replacement.start.StartOptions`.
 
@@ -195,6 +197,7 @@ class Table:
             locks=locks,
             overwrites=overwrites,
             rewrite=rewrite,
+            moves_rows=moves_rows,
         )
         started = start.start(self._context, segments_from, segments_to, options)
         if force_cleanup:
@@ -235,9 +238,16 @@ class Table:
         guard = self._context.guard(entry_id)
         return self._context.reader.staged(sort_out(guard.guard, self._context.registry.of_entry(entry_id)).current)
 
-    def end(self, entry_id: str, segments_to: Sequence[str] | None = None, *, allow_empty: bool = False) -> EndedEntry:
+    def end(
+        self,
+        entry_id: str,
+        segments_to: Sequence[str] | None = None,
+        *,
+        allow_empty: bool = False,
+        switch: Switch | None = None,
+    ) -> EndedEntry:
         """Switch: see :func:`.replacement.end.end`."""
-        return end.end(self._context, entry_id, segments_to, allow_empty=allow_empty)
+        return end.end(self._context, entry_id, segments_to, allow_empty=allow_empty, switch=switch)
 
     def revert(self, entry_id: str, *, force: bool = False, identity: str | None = None) -> RevertedEntry:
         """Roll back: see :func:`.replacement.revert.revert`. ``force`` also aborts a push in progress."""
@@ -329,11 +339,22 @@ class Table:
         return self._context.reader.leases.held()
 
     def snapshot(
-        self, start: int | None = None, end: int | None = None, *, as_of: str | None = None, owner: str = ""
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        as_of: str | None = None,
+        mark: int | None = None,
+        owner: str = "",
     ) -> Snapshot:
         """What is visible: see :meth:`.snapshot.SnapshotReader.take`. ``with table.snapshot() as taken:`` keeps its
         objects from being deleted until the block ends."""
-        return self._context.reader.take(start, end, as_of=as_of, owner=owner)
+        return self._context.reader.take(start, end, as_of=as_of, mark=mark, owner=owner)
+
+    @property
+    def context(self) -> TableContext:
+        """What the steps of the protocol work with, for an engine that has steps of its own."""
+        return self._context
 
     def resolve_entry(self, entry: str) -> str:
         """The id meant by ``entry``: an id, the unique beginning of one (4 characters or more), or ``latest``, the

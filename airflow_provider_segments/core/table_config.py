@@ -13,9 +13,10 @@ from airflow_provider_segments.core.lineage.entries import Lineage
 from airflow_provider_segments.core.lineage.records import lost_lineage
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.names import check_table_name
+from airflow_provider_segments.core.upsert.record import UpsertRecord, store_record
 from airflow_provider_segments.core.zookeeper import CommitConflictError, Create, Node, SetData, znrecord
 from airflow_provider_segments.core.zookeeper.znrecord import ZNRecord
-from airflow_provider_segments.exceptions import CorruptRecordError, TableNotFoundError
+from airflow_provider_segments.exceptions import CorruptRecordError, InvalidConfigError, TableNotFoundError
 
 _PLAIN = ("tableName", "tableType")
 
@@ -46,7 +47,7 @@ class TableConfigs:
         """Make or change the table's config by compare-and-set: ``created``, ``updated`` or ``unchanged``.
 
         Everything else a table needs in ZooKeeper is made too. Raises :class:`CommitConflictError` when somebody else
-        changed the config meanwhile.
+        changed the config meanwhile, and :class:`InvalidConfigError` for a change that an upsert table does not allow.
         """
         self._session.ensure(
             [
@@ -62,24 +63,26 @@ class TableConfigs:
         node = self._session.get(path)
         if node is None:
             # The lineage comes first: a table without one is damaged, and must not read as empty.
-            self._make_lineage(config.name)
+            self._make_lineage(config)
             self._session.commit([Create(path, payload)])
             return "created"
         if node.data == payload:
             return "unchanged"
+        _check_upsert(self._decode(config.name, node), config)
         self._session.commit([SetData(path, payload, node.version)])
         return "updated"
 
-    def _make_lineage(self, table: str) -> None:
+    def _make_lineage(self, config: TableConfig) -> None:
         """Make an empty lineage, unless the table has one already. Raises :class:`CorruptRecordError` when it has none
         and was in use."""
+        table = config.name
         path = self._paths.lineage(table)
         if self._session.get(path) is not None:
             return
         if self._session.children(self._paths.entries(table)) or self._session.children(self._paths.registry(table)):
             raise lost_lineage(table, path)
         with suppress(CommitConflictError):  # somebody else has made it
-            self._session.commit([Create(path, codec.encode(Lineage(table)))])
+            self._session.commit([Create(path, codec.encode(_empty_lineage(config)))])
 
     def _decode(self, table: str, node: Node) -> TableConfig:
         where = f"config of table {table!r}"
@@ -87,6 +90,22 @@ class TableConfigs:
         if record.id != table:
             raise CorruptRecordError(f"{where}: the record says it belongs to {record.id!r}")
         return TableConfig.from_json({key: _value(key, text, where) for key, text in record.simple_fields.items()})
+
+
+def _empty_lineage(config: TableConfig) -> Lineage:
+    empty = Lineage(config.name)
+    return store_record(empty, UpsertRecord.new(config.upsert.key_partitions)) if config.upsert else empty
+
+
+def _check_upsert(before: TableConfig, after: TableConfig) -> None:
+    """Raise :class:`InvalidConfigError` for a change that the rows of an upsert table do not allow."""
+    if before.upsert is not None:
+        before.upsert.check_change(after.upsert, after.name)
+    elif after.upsert is not None:
+        raise InvalidConfigError(
+            f"table {after.name!r} exists and cannot become an upsert table: its rows were never compared by key; "
+            "make another table, and push the rows into it"
+        )
 
 
 def _record(config: TableConfig) -> ZNRecord:

@@ -93,6 +93,7 @@ _REWRITE = "segments.rewrite."
 _OVERWRITE = "segments.overwrite."
 _PARTIAL = "segments.partial."
 _MARKS = (_CLEANING, _REWRITE, _OVERWRITE, _PARTIAL)
+_UPSERT = "segments.upsert"
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ class Lineage:
       when a part of it is lost;
     * ``overwrite``: the time that it holds, and in which version;
     * ``partial``: more was staged into it than became its ``to``, and is not removed yet; which attempts brought that.
+
+    Of an upsert table the map also holds the upsert record: see :mod:`..upsert.record`.
     """
 
     table: str
@@ -176,6 +179,15 @@ class Lineage:
     def without_partial(self, entry_id: str) -> Lineage:
         """This lineage without that mark."""
         return self._without_marks({_PARTIAL + entry_id}, self.entries)
+
+    @property
+    def upsert(self) -> str | None:
+        """The upsert record as it is stored; ``None`` for a table that is no upsert table."""
+        return (self.custom_map or {}).get(_UPSERT)
+
+    def with_upsert(self, text: str) -> Lineage:
+        """This lineage with another upsert record."""
+        return replace(self, custom_map={**(self.custom_map or {}), _UPSERT: text})
 
     def with_overwrite(self, overwrites: Iterable[Overwrite]) -> Lineage:
         """This lineage with the mark of the time that one entry holds."""

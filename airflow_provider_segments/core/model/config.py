@@ -15,6 +15,7 @@ from typing import Any
 from airflow_provider_segments.core.model.interval import Granularity
 from airflow_provider_segments.core.model.names import check_table_name
 from airflow_provider_segments.core.model.period import parse_period
+from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.exceptions import InvalidConfigError
 
 INGESTION_TYPES = ("APPEND", "REFRESH")
@@ -41,6 +42,7 @@ class TableConfig:
     Periods and times are in milliseconds, ``quota_bytes`` in bytes; ``None`` means not set. ``segment_locking`` gives
     new segments of an APPEND table a place (version and partition id) under locks, so that pushes can overwrite time.
     ``concurrent_locks`` says that the config has ``"segmentLocking": "concurrent"``, which means the same as ``true``.
+    ``upsert`` is set for a table that shows one row a key.
     """
 
     name: str
@@ -59,6 +61,7 @@ class TableConfig:
     quota_bytes: int | None = None
     segment_locking: bool = False
     concurrent_locks: bool = False
+    upsert: UpsertConfig | None = None
     raw: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
     @property
@@ -99,6 +102,11 @@ class TableConfig:
             raise InvalidConfigError(
                 f"table {name!r}: segmentLocking is for APPEND tables; each push of a REFRESH table replaces all of it"
             )
+        upsert = UpsertConfig.from_json(raw, time_column)
+        if upsert is not None and (locking or kind == "REFRESH"):
+            raise InvalidConfigError(
+                f"table {name!r}: an upsert table is an APPEND table without segmentLocking: its keys say what is newer"
+            )
         replaced_default = "1d" if kind == "REFRESH" else "4h"
         return cls(
             name=name,
@@ -117,6 +125,7 @@ class TableConfig:
             quota_bytes=_quota(_section(raw, "quota")),
             segment_locking=bool(locking),
             concurrent_locks=locking == "concurrent",
+            upsert=upsert,
             raw=MappingProxyType(dict(raw)),
         )
 

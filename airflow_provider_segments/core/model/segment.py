@@ -35,7 +35,8 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     the one in primary storage still counts: readers use it as long as it does. ``offloaded_ms`` is the wall clock at
     which ``offload`` was recorded. ``fingerprint`` names the compaction settings that would write the segment just so.
     ``version`` is the version of its rows, by which overwrites hide them, and ``partition`` its id in its time chunk;
-    0 and -1 on a table without segment locking.
+    0 and -1 on a table without segment locking. On an upsert table ``key_partition`` is the one that all of the rows
+    belong to (-1: any), and ``is_update_log`` says that the object is no segment but lists ends of rows.
     Encoded positionally: new fields go to the end and need a default.
     """
 
@@ -54,6 +55,8 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fingerprint: str | None = None
     version: int = 0
     partition: int = -1
+    key_partition: int = -1
+    is_update_log: bool = False
 
     @property
     def location(self) -> OffloadContext | None:
@@ -103,6 +106,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     version: int = 0
     partition: int = -1
     visible_in: tuple[Interval, ...] = ()
+    key_partition: int = -1
 
     @property
     def interval(self) -> Interval:
@@ -119,7 +123,7 @@ def _defaults_from(name: str) -> bytes:
     return b"," + _ENCODER.encode(SegmentRecord.__struct_defaults__[at:])[1:]
 
 
-_ENDS = (_defaults_from("columns"), _defaults_from("version"))
+_ENDS = (_defaults_from("columns"), _defaults_from("version"), _defaults_from("key_partition"))
 _RECORDS = msgspec.json.Decoder(list[SegmentRecord])
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry, Overwrite
 from airflow_provider_segments.core.lineage.guard import GuardState, StoredGuard
@@ -18,6 +18,7 @@ from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.replacement.rules import check_to_names
 from airflow_provider_segments.core.replacement.staged import Staged, sort_out
 from airflow_provider_segments.core.storage.base import entry_prefix
+from airflow_provider_segments.core.upsert.record import Switch, Waiting
 from airflow_provider_segments.core.versions.order import (
     SegmentTime,
     find_newer,
@@ -47,9 +48,15 @@ class EndedEntry:
 
 
 def end(
-    context: TableContext, entry_id: str, segments_to: Sequence[str] | None = None, *, allow_empty: bool = False
+    context: TableContext,
+    entry_id: str,
+    segments_to: Sequence[str] | None = None,
+    *,
+    allow_empty: bool = False,
+    switch: Switch | None = None,
 ) -> EndedEntry:
     """Complete the entry. ``segments_to`` may name a part of what was staged; the rest is marked for deletion.
+    ``switch`` says what the end means to the versions of an upsert table; without one, its rows wait.
 
     Ending a completed entry succeeds and changes nothing. Raises :class:`EntryNotFoundError`, :class:`EndRefusedError`
     with the rule that refuses (then nothing was changed), storage errors, and what ``Retry.run`` raises.
@@ -64,6 +71,7 @@ def end(
         if entry.state is EntryState.COMPLETED:
             return _already(context, entry)
         prepared = _prepare(context, entry, wanted, allow_empty=allow_empty)
+        prepared = replace(prepared, switch=switch)
         try:
             ended = context.retried("end", lambda: _switch(context, prepared))
         except _SealBroken as broken:
@@ -99,6 +107,7 @@ class _Prepared:
     times: tuple[SegmentTime, ...]
     attempts: frozenset[str] | None
     seen: _Seen = field(default_factory=_Seen)
+    switch: Switch | None = None
 
     def overwrites(self) -> tuple[Overwrite, ...]:
         """The time that the push overwrites: what it was started for, and the time chunks of what it brings under an
@@ -264,6 +273,8 @@ def _completed(lineage: Lineage, entry: LineageEntry, prepared: _Prepared, now_m
     rewrite = prepared.guard.guard.rewrite
     if rewrite is not None:
         changed = changed.with_rewrite(entry.entry_id, rewrite.interval)
+    if lineage.upsert is not None:
+        changed = (prepared.switch or Waiting(entry.entry_id)).switch(lineage, changed)
     return changed if prepared.attempts is None else changed.with_partial(entry.entry_id, prepared.attempts)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.core.model.names import describe_names
+from airflow_provider_segments.core.upsert.record import is_published
 from airflow_provider_segments.exceptions import RevertRefusedError, StartRefusedError
 
 
@@ -108,6 +109,9 @@ def check_revert(lineage: Lineage, entry_id: str, *, force: Force) -> LineageEnt
         raise _revert(
             entry, lineage, "completed", "the entry is COMPLETED, and only a push in progress was meant", hint
         )
+    if is_published(lineage, entry_id):
+        hint = "Roll the table back to an earlier version instead."
+        raise _revert(entry, lineage, "upsert-published", "its rows are a part of a version of an upsert table", hint)
     if lineage.is_cleaning(entry_id):
         raise _revert(
             entry,

@@ -63,7 +63,8 @@ class StartOptions:
     stand in the way. ``locks`` are those the push relies on: ``stage`` and ``end`` fail when one of them is lost.
     ``overwrites`` is time that the push overwrites whatever it brings there, inside EXCLUSIVE locks among ``locks``;
     the time chunks of what it brings under such a lock are overwritten anyway. ``rewrite`` names the time chunk into
-    which the push writes the rows of what it replaces, and no others.
+    which the push writes the rows of what it replaces, and no others. ``moves_rows`` says that the push is a compaction
+    of an upsert table: no other push may replace segments there, for the validity of their rows would be lost.
     """
 
     identity: str | None = None
@@ -71,6 +72,7 @@ class StartOptions:
     locks: Sequence[HeldLock] = ()
     overwrites: Sequence[Interval] = ()
     rewrite: str | None = None
+    moves_rows: bool = False
 
 
 def start(
@@ -110,6 +112,13 @@ def start(
         for running in context.records.running_of(stored.lineage, who):
             return _resume(context, look, stored.lineage, running, wanted, options)
         names = visible if isinstance(given, AllVisible) else given
+        if names and stored.lineage.upsert is not None and not options.moves_rows:
+            raise StartRefusedError(
+                "upsert-replaces",
+                "start refused: a push into an upsert table replaces rows by their keys, and no segments",
+                table=context.table,
+                hint="Push without 'from'; delete records remove keys, and a rollback takes versions back.",
+            )
         guard, cuts = look.rewriting(wanted, stored.lineage, names)
         request = StartRequest(
             context.table,
