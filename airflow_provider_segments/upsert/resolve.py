@@ -1,0 +1,61 @@
+"""The resolver: which rows of a batch become the newest of their keys. One pure function, for a whole batch at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy
+
+from airflow_provider_segments.upsert.events import ORDER, Column, IngestionUpsertEvents
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resolution:
+    """Row numbers of a batch, each in exactly one of three: ``winners`` are the newest of their keys from now on,
+    ``losers`` are older than a row that was there or than a later one of the same batch, ``replays`` had been there.
+    ``ended`` are numbers of holders that ``winners`` take the place of."""
+
+    winners: Column
+    losers: Column
+    replays: Column
+    ended: Column
+
+
+def resolve(batch: IngestionUpsertEvents, holders: IngestionUpsertEvents) -> Resolution:
+    """Compare ``batch`` with ``holders``, the newest row of each of its keys that has one.
+
+    Newer is greater by :data:`~.events.ORDER`, and strictly so: a row that is there already, sent once more, changes
+    nothing. The order in which rows arrive does not matter. Of several rows of a key in the batch only the newest can
+    become visible: a batch is one version.
+    """
+    both = IngestionUpsertEvents.concat([holders, batch])
+    order = _order(both)
+    same_key = _equal_to_last(both, order, ("high", "low"))
+    replay = same_key & _equal_to_last(both, order, ORDER)
+    kept = order[~replay]
+    newest = numpy.ones(len(kept), bool)
+    newest[:-1] = ~same_key[~replay][1:]
+    from_batch = kept >= len(holders)
+    return Resolution(
+        winners=numpy.sort(kept[newest & from_batch] - len(holders)),
+        losers=numpy.sort(kept[~newest & from_batch] - len(holders)),
+        replays=numpy.sort(order[replay] - len(holders)),
+        ended=numpy.sort(kept[~newest & ~from_batch]),
+    )
+
+
+def _order(rows: IngestionUpsertEvents) -> Column:
+    """Row numbers by key, then from the oldest to the newest; of equal ones the holder, which is first, comes first."""
+    keys = [rows.high, rows.low, *(getattr(rows, name) for name in ORDER)]
+    return numpy.lexsort([key for key in reversed(keys) if len(key) and key.min() != key.max()] or [rows.high])
+
+
+def _equal_to_last(rows: IngestionUpsertEvents, order: Column, names: tuple[str, ...]) -> Column:
+    """Whether a row has the same values as the one before it."""
+    equal = numpy.zeros(len(order), bool)
+    if len(order):
+        equal[1:] = True
+    for name in names:
+        values = getattr(rows, name)[order]
+        equal[1:] &= values[1:] == values[:-1]
+    return equal
