@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self
 
 import numpy
@@ -93,7 +93,7 @@ class IngestionUpsertEvents:
 
     def at(self, segment: Column, row: Column) -> Self:
         """The same events, being there now."""
-        return type(self)(*self.columns()[:6], numpy.asarray(segment, numpy.int32), numpy.asarray(row, numpy.int64))
+        return replace(self, segment=numpy.asarray(segment, numpy.int32), row=numpy.asarray(row, numpy.int64))
 
     @staticmethod
     def column_types() -> dict[str, type]:
