@@ -8,9 +8,17 @@ may not have landed: look before you touch anything).
 
 from __future__ import annotations
 
+from airflow_provider_segments.text import for_message
+
 
 class SegmentsError(Exception):
-    """Base of every error of this package."""
+    """Base of every error of this package.
+
+    Its message is printable text of at most a screen, and shows no secret: see :func:`~.text.for_message`.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(for_message(str(message)))
 
 
 class InvalidNameError(SegmentsError, ValueError):

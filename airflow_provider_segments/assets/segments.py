@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from airflow.sdk import Asset, AssetAlias
 
-from airflow_provider_segments.core.model.names import check_table_name
+from airflow_provider_segments.core.model.names import check_cluster_name, check_table_name
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def segments_asset(table: str, cluster: str = DEFAULT_CLUSTER) -> Asset:
     with DAG("report", schedule=[segments_asset("flights")]):
         ...
     """
-    uri = f"{SCHEME}://{check_table_name(cluster)}/{quote(check_table_name(table))}"
+    uri = f"{SCHEME}://{check_cluster_name(cluster)}/{quote(check_table_name(table))}"
     return Asset(name=uri, uri=uri, group="segments")
 
 

@@ -6,11 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_segments import __version__
 from airflow_provider_segments.cli.commands import COMMANDS, CONNECTION, EXIT_CODES, Command, Group, arguments_of
 from airflow_provider_segments.cli.run import UsageError, run
+from airflow_provider_segments.text import for_message
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.table import SegmentStore
@@ -35,9 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(command, args, open_store)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in printable text of at most a screen."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(for_message(message))
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser. It puts the :class:`~.commands.Command` into ``command``."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="segments",
         description="Immutable table segments with atomic replacement and rollback.",
         epilog=_EPILOG,

@@ -7,8 +7,10 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
+
+from airflow_provider_segments.text import escape
 
 WIDTH = 100
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
@@ -23,7 +25,8 @@ class Cell:
 
 
 class Output:
-    """Prints either text or one JSON document to ``stream``."""
+    """Prints either text or one JSON document to ``stream``. Text of others is escaped here, whatever command prints
+    it: a control character would clear the screen, a line break forge a row."""
 
     def __init__(self, *, as_json: bool, stream: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> None:
         self.as_json = as_json
@@ -34,12 +37,12 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """One line of text."""
-        print(text, file=self._stream)
+        print(escape(text), file=self._stream)
 
     def document(self, value: Any) -> None:
         """One JSON document."""
         json.dump(value, self._stream, indent=2, default=str)
-        self.line()
+        print(file=self._stream)
 
     def fields(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Named values, one a line."""
@@ -49,7 +52,10 @@ class Output:
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell]], flexible: Sequence[int] = ()) -> None:
         """Columns as wide as their widest cell; ``flexible`` ones share what is left of the line and are cut to it."""
-        cells = [[Cell(title, "bold") for title in head], *rows]
+        cells = [
+            [Cell(title, "bold") for title in head],
+            *([replace(c, text=escape(c.text)) for c in row] for row in rows),
+        ]
         widths = [max(len(row[at].text) for row in cells) for at in range(len(head))]
         room = self.width - 2 * (len(head) - 1) - sum(width for at, width in enumerate(widths) if at not in flexible)
         narrow_first = sorted(flexible, key=lambda at: widths[at])
@@ -57,7 +63,7 @@ class Output:
             widths[at] = max(min(widths[at], room // left), len(head[at]))
             room -= widths[at]
         for row in cells:
-            self.line(self._row(row, widths))
+            print(self._row(row, widths), file=self._stream)
 
     def _row(self, cells: Sequence[Cell], widths: Sequence[int]) -> str:
         padded = [f"{shorten(cell.text, width):<{width}}" for cell, width in zip(cells, widths, strict=True)]

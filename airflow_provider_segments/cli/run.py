@@ -21,6 +21,7 @@ from airflow_provider_segments.exceptions import (
     StorageAccessError,
     StorageUnavailableError,
 )
+from airflow_provider_segments.text import escape, for_message
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.table import SegmentStore
@@ -50,7 +51,7 @@ class Call:
 
     def note(self, text: str) -> None:
         """A remark for a person, kept out of the output that programs read."""
-        print(text, file=sys.stderr)
+        print(escape(text), file=sys.stderr)
 
     def close(self) -> None:
         """End the store's session, if there is one."""
@@ -75,7 +76,7 @@ def run(command: Command, args: argparse.Namespace, open_store: Callable[[argpar
     except (SegmentsError, UsageError) as error:
         if args.debug:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {for_message(str(error))}", file=sys.stderr)
         return exit_code(error)
     return DONE
 

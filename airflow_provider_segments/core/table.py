@@ -23,7 +23,7 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import Interval
-from airflow_provider_segments.core.model.names import check_table_name, is_entry_id
+from airflow_provider_segments.core.model.names import check_table_name, check_text, is_entry_id
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.core.registry.leases import LeaseInfo
@@ -382,6 +382,8 @@ class Table:
 
 
 def _check_identity(identity: str | None) -> str | None:
-    if identity is not None and identity.startswith(OWN_IDENTITY):
+    if identity is None:
+        return None
+    if check_text("identity", identity).startswith(OWN_IDENTITY):
         raise InvalidNameError(f"identity {identity[:80]!r} begins as this package's own work does; choose another")
     return identity

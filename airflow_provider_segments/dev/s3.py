@@ -173,10 +173,8 @@ class S3Server:
             time.sleep(0.05)
         self._end(force=True)
         log = self.data_dir / "seaweedfs.log"
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
-        raise StorageUnavailableError(
-            f"the embedded S3 server did not start on port {self.port}; end of {log}:\n{tail}"
-        )
+        tail = " | ".join(log.read_text(errors="replace").splitlines()[-5:])
+        raise StorageUnavailableError(f"the embedded S3 server did not start on port {self.port}; end of {log}: {tail}")
 
     def _takes_objects(self) -> bool:
         """Its S3 front answers before its volumes do, so only a put that succeeds means ready."""

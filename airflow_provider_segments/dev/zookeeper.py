@@ -114,9 +114,9 @@ class EmbeddedZooKeeper:
             time.sleep(0.05)
         self._end(force=True)
         log = self.data_dir / "zookeeper.log"
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+        tail = " | ".join(log.read_text(errors="replace").splitlines()[-5:])
         raise MetadataUnavailableError(
-            f"the embedded ZooKeeper did not start on port {self.port}; end of {log}:\n{tail}"
+            f"the embedded ZooKeeper did not start on port {self.port}; end of {log}: {tail}"
         )
 
 

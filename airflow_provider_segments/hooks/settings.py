@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
+from airflow_provider_segments.core.model.names import is_number
 from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.core.model.variables import (
     DEFAULT_CLUSTER,
@@ -179,7 +180,7 @@ def _hosts(conn_id: str, host: str | None, port: int | None) -> str:
 
 
 def _has_port(name: str) -> bool:
-    return name.rpartition("]")[2].rpartition(":")[2].isdecimal() and ":" in name.rpartition("]")[2]
+    return is_number(name.rpartition("]")[2].rpartition(":")[2]) and ":" in name.rpartition("]")[2]
 
 
 def _storage_options(conn_id: str, extra: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -213,7 +214,7 @@ def _deletion(conn_id: str, extra: Mapping[str, Any]) -> DeletionSettings:
     given: dict[str, Any] = {}
     for key, name in _COUNTS.items():
         if text := _text(extra, key):
-            if not text.isdecimal():
+            if not is_number(text):
                 raise InvalidConfigError(f"connection {conn_id!r}: extra {key} must be a whole number, not {text!r}")
             given[name] = int(text)
     try:

@@ -31,6 +31,7 @@ from airflow_provider_segments.core.locking.renewal import keep_leases
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import Granularity, Interval, parse_time
+from airflow_provider_segments.core.model.names import MAX_TEXT
 from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.core.replacement.end import INPUTS_OVERWRITTEN
 from airflow_provider_segments.core.replacement.stage import StageTicket
@@ -133,7 +134,7 @@ def compact_table(
     config = table.config()
     settings = settings or CompactionSettings.of(config)
     _check_columns(config, settings)
-    with table.snapshot(start, end, owner=f"compaction {identity}"[:200]) as taken:
+    with table.snapshot(start, end, owner=f"compaction {identity}"[:MAX_TEXT]) as taken:
         locks = table.locks.locks()
         others = in_the_way(locks, identity, table.store.clock.now_ms())
         assert taken.lineage is not None

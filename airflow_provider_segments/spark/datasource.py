@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from airflow_provider_segments.core.environment import connect
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import parse_time
+from airflow_provider_segments.core.model.names import is_number
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.storage.base import ObjectStore
@@ -238,4 +239,4 @@ class SegmentsReader(DataSourceReader):
 def _ms(text: str | None) -> int | None:
     if not text:
         return None
-    return int(text) if text.lstrip("-").isdecimal() and len(text.lstrip("-")) > 4 else parse_time(text)
+    return int(text) if is_number(text.lstrip("-")) and len(text.lstrip("-")) > 4 else parse_time(text)

@@ -19,6 +19,7 @@ from airflow_provider_segments.core.registry.leases import Lease
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import LeaseLostError
+from airflow_provider_segments.text import cut, escape
 
 POLL_SECONDS = 2.0
 """How long after the end of a session its leases are given back, at most."""
@@ -151,4 +152,4 @@ def check_leases(spark: SparkSession) -> None:
 def owner_of(spark: SparkSession) -> str:
     """Who reads, for the person who wonders what a deletion waits for."""
     context = spark.sparkContext
-    return f"spark {context.appName} {context.applicationId}"
+    return f"spark {cut(escape(str(context.appName)), 200)} {context.applicationId}"

@@ -32,6 +32,7 @@ from airflow_provider_segments.core.deletion.messages import (
 )
 from airflow_provider_segments.core.model import ledger as ledgers
 from airflow_provider_segments.core.model.ledger import DeletionBatch, SweepRequest
+from airflow_provider_segments.core.model.names import is_number
 from airflow_provider_segments.core.zookeeper import (
     Check,
     CommitConflictError,
@@ -370,7 +371,7 @@ def _done(outcome: object) -> bool:
 
 def _number(text: str) -> int | None:
     """A number in a name, when that is what it is."""
-    return int(text) if text.isdecimal() and len(text) <= _NUMBER_DIGITS else None
+    return int(text) if is_number(text) and len(text) <= _NUMBER_DIGITS else None
 
 
 def _count(name: str) -> int:

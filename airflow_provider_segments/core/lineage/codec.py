@@ -11,7 +11,7 @@ from airflow_provider_segments.core.zookeeper.znrecord import ZNRecord
 from airflow_provider_segments.exceptions import CorruptRecordError
 
 CUSTOM_MAP = "custom.map"
-_MILLIS = re.compile(r"-?\d{1,19}")
+_MILLIS = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 def encode(lineage: Lineage) -> bytes:

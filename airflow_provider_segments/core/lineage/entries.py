@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.model.names import is_number
 from airflow_provider_segments.exceptions import CorruptRecordError, EntryNotFoundError
 
 
@@ -283,4 +284,4 @@ class Lineage:
 
 
 def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()
+    return is_number(text.removeprefix("-"))

@@ -10,17 +10,17 @@ import msgspec
 
 from airflow_provider_segments.core.locking.ranges import Ranges, expand, ranges_of
 from airflow_provider_segments.core.model.interval import Interval, format_ms
+from airflow_provider_segments.core.model.names import check_text
 from airflow_provider_segments.exceptions import (
     InvalidLockRequestError,
+    InvalidNameError,
     LockDeniedError,
     LockRevokedError,
 )
+from airflow_provider_segments.text import escape
 
 DEFAULT_LEASE_MS = 300_000
 """Five minutes, Druid's default lock time-out."""
-
-MAX_IDENTITY = 500
-"""Longest name of a group, task or sequence key, in characters."""
 
 
 class LockType(enum.Enum):
@@ -102,9 +102,10 @@ class LockRequest:
 
 def check_identity(kind: str, name: str) -> str:
     """Return ``name``. Raises :class:`InvalidLockRequestError` when it cannot name a group, task or sequence."""
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_IDENTITY:
-        raise InvalidLockRequestError(f"{kind} {name!r:.60} must be a string of 1 to {MAX_IDENTITY} characters")
-    return name
+    try:
+        return check_text(kind, name)
+    except InvalidNameError as error:
+        raise InvalidLockRequestError(str(error)) from None
 
 
 class Revocation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -118,7 +119,7 @@ class Revocation(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __str__(self) -> str:
         why = {"priority": "for its higher priority", "lease-over": "after its lease had ended"}.get(self.reason, "")
-        return f"{self.by} at {format_ms(self.at_ms)}" + (f" {why}" if why else f" ({self.reason})")
+        return f"{escape(self.by)} at {format_ms(self.at_ms)}" + (f" {why}" if why else f" ({escape(self.reason)})")
 
 
 class Allotment(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -189,7 +190,7 @@ class Lock(msgspec.Struct, frozen=True, omit_defaults=True):
     def __str__(self) -> str:
         ids = ",".join(str(a) if b == a + 1 else f"{a}-{b - 1}" for a, b in self.partitions)
         what = f" segments {ids}" if self.granularity is LockGranularity.SEGMENT else ""
-        return f"{self.lock_type.value} {self.interval}{what} of {self.group} (priority {self.priority})"
+        return f"{self.lock_type.value} {self.interval}{what} of {escape(self.group)} (priority {self.priority})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Pinot's sections that we do not use (``tenants``, ``routing`` ...) are kept as t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from airflow_provider_segments.core.model.interval import Granularity
-from airflow_provider_segments.core.model.names import check_table_name
+from airflow_provider_segments.core.model.names import check_table_name, is_number
 from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.exceptions import InvalidConfigError
@@ -25,7 +26,7 @@ TIME_UNITS = {"MINUTES": 60_000, "HOURS": 3_600_000, "DAYS": 86_400_000}
 DAY_MS = 86_400_000
 
 _COLUMN = re.compile(r"[^\x00-\x1f`]{1,128}")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)B?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([KMGTP]?)B?", re.ASCII | re.IGNORECASE)
 _BUILD_KEYS = {
     "segmentGranularity", "timeFormat", "targetRowsPerSegment", "compression", "onBadTime", "statisticsColumns",
     "segmentLocking",
@@ -74,6 +75,7 @@ class TableConfig:
         """The config a JSON document describes. Raises :class:`InvalidConfigError` naming the field that is wrong."""
         if not isinstance(raw, Mapping):
             raise InvalidConfigError(f"a table config must be a JSON object, not {type(raw).__name__}")
+        _check_storable(raw)
         name = check_table_name(_text(raw, "tableName"))
         segments = _section(raw, "segmentsConfig")
         ingestion = _section(_section(raw, "ingestionConfig"), "batchIngestionConfig")
@@ -173,6 +175,14 @@ def parse_size(text: str) -> int:
     return int(float(found[1]) * 1024 ** " KMGTP".index(found[2].upper() or " "))
 
 
+def _check_storable(raw: Mapping[str, Any]) -> None:
+    """Refuse what JSON in UTF-8 cannot hold, such as half of a surrogate pair, before anything is written."""
+    try:
+        json.dumps(dict(raw), ensure_ascii=False, allow_nan=False, default=dict).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidConfigError(f"a table config must be a JSON document of valid Unicode text: {error}") from None
+
+
 def _section(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     section = raw.get(key)
     if section is None:
@@ -197,7 +207,7 @@ def _count(raw: Mapping[str, Any], key: str, default: int) -> int:
 
 
 def _choice(key: str, value: Any, allowed: tuple[str, ...], fold: Any) -> str:
-    folded = fold(value) if isinstance(value, str) else value
+    folded = fold(value) if isinstance(value, str) and value.isascii() else value
     if folded not in allowed:
         raise InvalidConfigError(f"config field {key} must be one of {', '.join(allowed)}, not {value!r}")
     return str(folded)
@@ -229,7 +239,7 @@ def _time_retention(segments: Mapping[str, Any]) -> int | None:
     if unit is None or value is None:
         raise InvalidConfigError("config fields retentionTimeUnit and retentionTimeValue must be set together")
     unit = _choice("retentionTimeUnit", unit, tuple(TIME_UNITS), str.upper)
-    if isinstance(value, bool) or not str(value).isdecimal() or int(value) < 1:
+    if isinstance(value, bool) or not is_number(str(value)) or int(value) < 1:
         raise InvalidConfigError(f"config field retentionTimeValue must be a whole number above 0, not {value!r}")
     return int(value) * TIME_UNITS[unit]
 

@@ -117,7 +117,7 @@ _FORMATS = {
     Granularity.MONTH: "%Y-%m",
     Granularity.YEAR: "%Y",
 }
-_CHUNK = re.compile(r"(\d{4})(?:-W(\d\d)|-(\d\d)(?:-(\d\d)(?:T(\d\d))?)?)?")
+_CHUNK = re.compile(r"(\d{4})(?:-W(\d\d)|-(\d\d)(?:-(\d\d)(?:T(\d\d))?)?)?", re.ASCII)
 
 
 @lru_cache(maxsize=65_536)
@@ -170,6 +170,8 @@ def format_ms(at_ms: int) -> str:
 
 def parse_time(text: str) -> int:
     """Milliseconds of an ISO 8601 date or time; UTC when it names no zone. Raises :class:`ValueError`."""
+    if not text.isascii():
+        raise ValueError(f"{text!r} is not an ISO 8601 date or time")
     at = datetime.fromisoformat(text)
     return to_ms(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
 

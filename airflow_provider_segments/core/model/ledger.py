@@ -20,7 +20,7 @@ APPLICATION = "airflow-provider-segments"
 
 MAX_ATTEMPTS = 1_000_000
 _FILE = re.compile(r"[A-Za-z0-9_=+@~-][A-Za-z0-9_.=+@~-]{0,254}")
-_GENERATION = re.compile(r"[0-9a-f-]{36}:\d{1,19}:[A-Za-z0-9_=+@~-]{1,200}:\d{1,9}")
+_GENERATION = re.compile(r"[0-9a-f-]{36}:\d{1,19}:[A-Za-z0-9_=+@~-]{1,200}:\d{1,9}", re.ASCII)
 _FORMAT = 2
 
 

@@ -13,7 +13,19 @@ from collections.abc import Collection, Iterable
 from airflow_provider_segments.exceptions import InvalidNameError
 
 MAX_NAME = 200
-"""Longest table or segment name: room for a suffix within the 255 bytes a file name may have."""
+"""Longest segment name: room for attempts and a suffix within the 255 bytes a file name may have."""
+
+MAX_TABLE_NAME = 128
+"""Longest table or cluster name."""
+
+MAX_STAGER_NAME = 24
+"""Longest stager name. Segments are called ``<table>_<chunk>_<tag>_<stager>_<number>-<part>``: with 13 characters of an
+hourly time chunk, 16 of the tag, a number of 8, a part of 5 and the separators, the longest table name and the longest
+stager name make a segment name of ``MAX_NAME``. So every table that can be made can be staged into."""
+
+MAX_TEXT = 1_000
+"""Longest text by which a caller names itself: group, task, identity, owner. Airflow's longest DAG, run and task ids
+with a map index have 770."""
 
 _PLAIN = r"[A-Za-z0-9_][A-Za-z0-9_.=+@~-]*"
 _NAME = re.compile(_PLAIN)
@@ -25,7 +37,12 @@ _ENTRY_NAMESPACE = uuid.UUID("b6f8a3f0-6d59-5f0e-9d0b-1a5a3c1f7e42")
 
 def check_table_name(name: str) -> str:
     """Return ``name``. Raises :class:`InvalidNameError` when it cannot be a table's name."""
-    return _check("table", name)
+    return _check("table", name, MAX_TABLE_NAME)
+
+
+def check_cluster_name(name: str) -> str:
+    """Return ``name``. Raises :class:`InvalidNameError` when it cannot be a cluster's name."""
+    return _check("cluster", name, MAX_TABLE_NAME)
 
 
 def check_segment_name(name: str) -> str:
@@ -35,9 +52,28 @@ def check_segment_name(name: str) -> str:
 
 def check_stager_name(name: str) -> str:
     """Return ``name``. Raises :class:`InvalidNameError` when it cannot name a stager of an entry."""
+    _check("stager", name, MAX_STAGER_NAME)
     if "." in name:
         raise InvalidNameError(f"stager name {name!r} must not contain a dot: it is a field of a registry node's name")
-    return _check("stager", name)
+    return name
+
+
+def check_text(kind: str, text: str, limit: int = MAX_TEXT) -> str:
+    """Return ``text``, by which a caller names itself as a ``kind`` (a lock group, an identity).
+
+    Raises :class:`InvalidNameError` unless it has 1 to ``limit`` printable characters: others will read it on a
+    terminal.
+    """
+    if not isinstance(text, str):
+        raise InvalidNameError(f"{kind} must be a string, not {type(text).__name__}")
+    if not text:
+        raise InvalidNameError(f"{kind} must not be empty")
+    if len(text) > limit:
+        raise InvalidNameError(f"{kind} {text[:40]!r}... has {len(text)} characters; at most {limit:,} are allowed")
+    if not text.isprintable():
+        bad = next(letter for letter in text if not letter.isprintable())
+        raise InvalidNameError(f"{kind} {text[:80]!r} holds {bad!r}, which is not printable")
+    return text
 
 
 def check_segment_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -64,6 +100,12 @@ def check_entry_id(entry_id: str) -> str:
 def is_entry_id(text: str) -> bool:
     """Whether ``text`` is a whole entry id."""
     return _ENTRY_ID.fullmatch(text) is not None
+
+
+def is_number(text: str) -> bool:
+    """Whether ``text`` is 1 to 18 ASCII digits. ``str.isdecimal`` also takes the digits of all other scripts, and
+    ``int`` fails on thousands of them."""
+    return len(text) <= 18 and text.isascii() and text.isdecimal()
 
 
 def entry_id_for(table: str, identity: str, version: int) -> str:
@@ -95,15 +137,13 @@ def _all_plain(names: tuple[str, ...]) -> bool:
     return joined.count(",") == max(len(names) - 1, 0) and _NAMES.fullmatch(joined) is not None
 
 
-def _check(kind: str, name: str) -> str:
+def _check(kind: str, name: str, limit: int = MAX_NAME) -> str:
     if not isinstance(name, str):
         raise InvalidNameError(f"{kind} name must be a string, not {type(name).__name__}")
     if not name:
         raise InvalidNameError(f"{kind} name must not be empty")
-    if len(name) > MAX_NAME:
-        raise InvalidNameError(
-            f"{kind} name {name[:40]!r}... has {len(name)} characters; at most {MAX_NAME} are allowed"
-        )
+    if len(name) > limit:
+        raise InvalidNameError(f"{kind} name {name[:40]!r}... has {len(name)} characters; at most {limit} are allowed")
     if _NAME.fullmatch(name) is None:
         raise InvalidNameError(f"{kind} name {name!r} is not allowed: use {_ALLOWED}")
     return name

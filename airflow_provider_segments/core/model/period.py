@@ -6,7 +6,7 @@ import re
 
 from airflow_provider_segments.exceptions import InvalidConfigError
 
-_PERIOD = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.IGNORECASE)
+_PERIOD = re.compile(r"(?:(\d{1,12})d)?(?:(\d{1,12})h)?(?:(\d{1,12})m)?(?:(\d{1,12})s)?", re.ASCII | re.IGNORECASE)
 _SECONDS = (86_400, 3_600, 60, 1)
 
 

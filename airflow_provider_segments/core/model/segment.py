@@ -9,7 +9,7 @@ import msgspec
 
 from airflow_provider_segments.core.model.interval import Interval, parse_chunk
 from airflow_provider_segments.core.model.ledger import OffloadContext
-from airflow_provider_segments.exceptions import CorruptRecordError
+from airflow_provider_segments.exceptions import CorruptRecordError, InvalidNameError
 
 
 class SegmentState(enum.Enum):
@@ -128,8 +128,12 @@ _RECORDS = msgspec.json.Decoder(list[SegmentRecord])
 
 
 def encode_record(record: SegmentRecord) -> bytes:
-    """The record as the registry stores it: without the fields at the end that most records have no use for."""
-    encoded = _ENCODER.encode(record)
+    """The record as the registry stores it: without the fields at the end that most records have no use for. Raises
+    :class:`InvalidNameError` for half of a surrogate pair."""
+    try:
+        encoded = _ENCODER.encode(record)
+    except UnicodeEncodeError as error:
+        raise InvalidNameError(f"segment {record.name!r}: its record holds text that is not valid Unicode") from error
     end = next((end for end in _ENDS if encoded.endswith(end)), b"")
     return encoded[: -len(end)] + b"]" if end else encoded
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from airflow_provider_segments.core.cluster import Cluster
+from airflow_provider_segments.core.model.names import check_text
 from airflow_provider_segments.core.zookeeper import Create, Delete, Node, ZooKeeperSession
 from airflow_provider_segments.core.zookeeper.session import CommitConflictError
 from airflow_provider_segments.exceptions import LeaseLostError, OutcomeUnknownError
@@ -71,11 +72,14 @@ class Leases:
     table: str
 
     def take(self, owner: str) -> Lease:
-        """A new lease. Read the lineage after it, through the same session. Raises :class:`OutcomeUnknownError`."""
+        """A new lease. Read the lineage after it, through the same session. ``owner`` says who reads, in printable text
+        of at most ``MAX_TEXT`` characters. Raises :class:`InvalidNameError` and :class:`OutcomeUnknownError`."""
+        if owner:
+            check_text("owner of a lease", owner)
         session, clock = self.cluster.session, self.cluster.clock
         parent = self.cluster.paths.readers(self.table)
         path = f"{parent}/{clock.new_id()}"
-        create = Create(path, msgspec.json.encode(_Record(owner[:200])), ephemeral=True)
+        create = Create(path, msgspec.json.encode(_Record(owner)), ephemeral=True)
         if not self._made(create):
             session.ensure([parent])
             self._made(create)

@@ -14,6 +14,7 @@ import msgspec
 
 from airflow_provider_segments.core.model.interval import Interval, coarser_chunk, parse_chunk
 from airflow_provider_segments.core.model.ledger import generation_of
+from airflow_provider_segments.core.model.names import is_number
 from airflow_provider_segments.core.model.segment import SegmentRecord, decode_records, encode_record
 from airflow_provider_segments.core.zookeeper import Delete, Op, SetData
 from airflow_provider_segments.exceptions import CorruptRecordError
@@ -105,7 +106,7 @@ def parse_name(chunk: str, parent: str, node: str) -> ShardName:
     """What the znode ``node`` below ``parent`` is. Raises :class:`CorruptRecordError` when it is no shard."""
     path = f"{parent}/{node}"
     parts = node.split(".")
-    if len(parts) != 4 or not parts[2].isdecimal():
+    if len(parts) != 4 or not is_number(parts[2]):
         raise CorruptRecordError(f"{path} is not a registry shard; remove it by hand if you know what it is")
     return ShardName(chunk, path, parts[0], parts[1], int(parts[2]))
 

@@ -23,6 +23,8 @@ def open_store(uri: str, **options: str | None) -> ObjectStore:
         )
     from airflow_provider_segments.core.storage.local import LocalStore
 
+    if not uri.isprintable():
+        raise InvalidConfigError(f"storage {uri[:80]!r} holds a character that is not printable")
     if uri.startswith("/"):
         return LocalStore(Path(uri))  # a path, letter by letter
     parsed = urlsplit(uri)

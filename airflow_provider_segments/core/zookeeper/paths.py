@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_segments.core.model.names import check_entry_id, check_table_name
+from airflow_provider_segments.core.model.names import check_cluster_name, check_entry_id, check_table_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class ClusterPaths:
     cluster: str
 
     def __post_init__(self) -> None:
-        check_table_name(self.cluster)
+        check_cluster_name(self.cluster)
 
     @property
     def configs(self) -> str:

@@ -33,6 +33,8 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.hosts import collect_hosts
+from kazoo.protocol.paths import normpath
 from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
@@ -46,6 +48,7 @@ from airflow_provider_segments.exceptions import (
     RecordTooLargeError,
     SegmentsError,
 )
+from airflow_provider_segments.text import has_userinfo, mask
 
 MAX_REQUEST = 1_040_000
 """Bytes one request may have. The server's default limit is 1,048,575, and going over it cuts the connection."""
@@ -83,6 +86,9 @@ class ZooKeeperSettings:
     def __post_init__(self) -> None:
         if not self.hosts.strip():
             raise InvalidConfigError("no ZooKeeper hosts are given; expected host:port[,host:port][/chroot]")
+        _check_hosts(self.hosts)
+        for name in ("username", "password"):
+            _check_unicode(name, getattr(self, name))
         if (self.username is None) != (self.password is None):
             raise InvalidConfigError("ZooKeeper username and password must be given together")
 
@@ -102,6 +108,31 @@ class ZooKeeperSettings:
             keyfile_password=self.keyfile_password,
             verify_certs=self.verify_certs,
         )
+
+
+def _check_hosts(hosts: str) -> None:
+    """Refuse what kazoo would only trip over in a thread of its own, or what would show a password to everyone."""
+    if has_userinfo(hosts) or "@" in hosts.partition("/")[0]:
+        raise InvalidConfigError(
+            f"ZooKeeper hosts {mask(hosts)!r} must not hold credentials; give username and password apart from them"
+        )
+    expected = f"ZooKeeper hosts {hosts[:80]!r} must be host:port[,host:port][/chroot], in printable ASCII"
+    if not hosts.isascii() or not hosts.isprintable():
+        raise InvalidConfigError(expected)
+    try:
+        servers, chroot = collect_hosts(hosts)
+        normpath(chroot or "/")
+        for server, _ in servers:
+            server.encode("idna")
+    except ValueError as error:
+        raise InvalidConfigError(f"{expected}: {error}") from None
+
+
+def _check_unicode(name: str, value: str | None) -> None:
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        raise InvalidConfigError(f"the ZooKeeper {name} is not valid Unicode text") from None
 
 
 @dataclass(frozen=True, slots=True)
