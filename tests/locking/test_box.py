@@ -667,13 +667,13 @@ def test_ranges_are_sets() -> None:
     "ask",
     [
         lambda: wanted(""),
-        lambda: wanted("g", task="x" * 501),
+        lambda: wanted("g", task="x" * 1_001),
         lambda: wanted("g", lease_ms=0),
         lambda: wanted("g", partitions=frozenset({1})),
         lambda: segments("g", -1),
         lambda: PureBox().acquire(segments("g")),
         lambda: new_ids("g", ""),
-        lambda: new_ids("g", "s" * 501),
+        lambda: new_ids("g", "s" * 1_001),
         lambda: new_ids("g", "s", 0),
     ],
 )
