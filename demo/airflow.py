@@ -18,6 +18,8 @@ from typing import Any, Self
 from airflow_provider_segments.dev.zookeeper import free_port
 
 FINISHED = ("success", "failed")
+START_S = 900.0
+"""How long a component of Airflow may take to begin its work, on a slow machine."""
 
 
 class DemoFailedError(RuntimeError):
@@ -35,7 +37,7 @@ class Standalone:
         self._process: subprocess.Popen[bytes] | None = None
         self._token = ""
 
-    def start(self, timeout: float = 240) -> Self:
+    def start(self, timeout: float = START_S) -> Self:
         """Start it and wait until every component is healthy."""
         self.home.mkdir(parents=True, exist_ok=True)
         with (self.home / "standalone.log").open("ab") as log:
@@ -65,10 +67,10 @@ class Standalone:
 
     def unpause(self, dag_id: str) -> None:
         """Let the scheduler run the DAG, as soon as it was parsed."""
-        self._wait(f"DAG {dag_id}", lambda: self._exists(f"/dags/{dag_id}"), 180)
+        self._wait(f"DAG {dag_id}", lambda: self._exists(f"/dags/{dag_id}"), START_S)
         self.call("PATCH", f"/dags/{dag_id}", {"is_paused": False})
 
-    def scheduled_run(self, dag_id: str, timeout: float = 120) -> str:
+    def scheduled_run(self, dag_id: str, timeout: float = START_S) -> str:
         """Id of the run that the schedule makes once the DAG is unpaused."""
         found: list[str] = []
 
@@ -85,7 +87,7 @@ class Standalone:
         run = self.call("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
         return str(run["dag_run_id"])
 
-    def wait_for(self, dag_id: str, run_id: str, timeout: float = 600) -> str:
+    def wait_for(self, dag_id: str, run_id: str, timeout: float = 1800) -> str:
         """Wait for the run's end; returns its state."""
         path = f"/dags/{dag_id}/dagRuns/{urllib.parse.quote(run_id, safe='')}"
         state = ""

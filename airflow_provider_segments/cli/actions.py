@@ -300,27 +300,6 @@ def _print_revert(call: Call, table: Table, done: RevertedEntry) -> None:
             call.out.line(f"{title}: {count(len(names), 'segment')}: {few(names)}")
 
 
-def cleanup(call: Call) -> None:
-    """``segments cleanup TABLE...``"""
-    if bool(call.args.tables) == call.args.all:
-        raise UsageError("name the tables, or give --all")
-    names = call.store.tables() if call.args.all else call.args.tables
-    reports = {name: call.store.table(name).cleanup() for name in names}
-    if call.out.as_json:
-        call.out.document(
-            {
-                name: {"aborted": report.aborted, "marked": report.marked, "dropped": report.dropped}
-                for name, report in reports.items()
-            }
-        )
-        return
-    for name, report in reports.items():
-        call.out.line(
-            f"{name}: marked {count(sum(report.marked.values()), 'segment')} for deletion, "
-            f"aborted {len(report.aborted)} and dropped {len(report.dropped)} lineage entries"
-        )
-
-
 def config_apply(call: Call) -> None:
     """``segments config apply FILE``"""
     config = TableConfig.from_json(_read_json(call.args.file))

@@ -204,7 +204,6 @@ COMMANDS: tuple[Command | Group, ...] = (
             _argument("--identity", metavar="TEXT", help="name of the work: a retry of it succeeds"),
         ),
     ),
-    Command("cleanup", "Mark replaced and reverted segments for deletion once their time is over", "cleanup", _TABLES),
     Command(
         "retention",
         "Let go of what is past its time: one pass of all that the configs say",

@@ -41,6 +41,7 @@ from airflow_provider_segments.sensors.deletion import DeletionBacklogSensor
 from airflow_provider_segments.triggers.deletion import DeletionBacklogTrigger
 from tests.airflow.helpers import RunDag, TaskState, context, make_table, push_rows, stage_rows, states
 from tests.airflow.test_dags import dags, xcom
+from tests.support.owned import remove
 
 NOWHERE = OffloadContext("s3", "nowhere", "00000000-0000-4000-8000-00000000000f")
 
@@ -354,8 +355,7 @@ def test_metrics_equal_a_hand_count(
     assert metrics.read() == {"sent.Ledger": 5}
     [gone] = [key for key in objects(table) if lost[3] in key]
     [foreign] = [key for key in objects(table) if lost[4] in key]
-    table.storage.delete_many([gone])
-    table.storage.delete_many([foreign])
+    remove(table.storage, gone, foreign)
     table.storage.put_file(_file(tmp_path), foreign, owner={"application": "another"})
     [segment] = [one for one in table.snapshot().segments if one.entry_id == shown]
     ledger = PendingDeleteLedgerInfo(segment.name, segment.key.rpartition("/")[2], 1)
@@ -536,7 +536,7 @@ def test_reconcile_fails_when_readers_would_and_queues_orphans_when_told_to(
     assert (found["orphans"]["count"], found["enqueued"]) == (1, 1)
     assert metrics.read()["orphans_enqueued"] == 1
     assert drain()["deleted"] == 1
-    table.storage.delete_many([key])
+    remove(table.storage, key)
     with pytest.raises(AirflowFailException, match="no object in storage"):
         reconcile()
     assert reconcile(fail_on_missing=False)["missing"]["count"] == 1

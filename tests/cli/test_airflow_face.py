@@ -59,7 +59,7 @@ def test_airflow_runs_the_same_commands_on_its_connection(segments: CommandLine)
         "segments config show t --conn-id here",
         "segments revert t latest --dry-run --conn-id here",
         "segments end t 0000 --conn-id here",
-        "segments cleanup --conn-id here",
+        "segments retention --conn-id here",
         "segments tables --conn-id nowhere",
         "segments timeline t --json --conn-id here",
         "segments locks list t --json --conn-id here",

@@ -118,14 +118,6 @@ def test_snapshot_shows_totals_ranges_files_and_the_past(segments: CommandLine) 
     assert segments("snapshot", "t", "--start", "2013-01-02", "--end", "2013-01-02").code == 2
 
 
-def test_cleanup_reports_each_table(segments: CommandLine) -> None:
-    segments.make_table("a")
-    segments.make_table("b")
-    assert segments.ok("cleanup", "--all").out.count("marked 0 segments for deletion") == 2
-    assert segments.json("cleanup", "b") == {"b": {"aborted": [], "marked": {}, "dropped": []}}
-    assert segments("cleanup").code == 2
-
-
 def test_staged_objects_carry_their_owner(segments: CommandLine) -> None:
     from airflow_provider_segments.core.storage import open_store
 

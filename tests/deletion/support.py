@@ -26,7 +26,6 @@ from airflow_provider_segments.core.registry import shard as shards
 from airflow_provider_segments.core.registry.shard import Shard
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import (
-    DeleteOutcome,
     ListedObject,
     ObjectInfo,
     ObjectStore,
@@ -67,9 +66,9 @@ class World:
             staged.append(StagedSegment(DAYS[number % len(DAYS)], SegmentRecord(name, file, 1, size, CRC, at, at + 1)))
         return staged
 
-    def put(self, storage: ObjectStore, key: str, owner: Mapping[str, str], *, overwrite: bool = False) -> None:
+    def put(self, storage: ObjectStore, key: str, owner: Mapping[str, str]) -> None:
         self.body.write_bytes(CONTENT)
-        storage.put_file(self.body, key, owner=owner, overwrite=overwrite)
+        storage.put_file(self.body, key, owner=owner)
 
     def push(
         self, table: Table, names: Sequence[str], segments_from: Sequence[str] | None = None, *, end: bool = True
@@ -294,12 +293,6 @@ class FaultyStore:
     def open(self, key: str) -> BinaryIO:
         self._maybe("open", key)
         return self.inner.open(key)
-
-    def delete_many(self, keys: Iterable[str]) -> DeleteOutcome:
-        listed = list(keys)
-        failed = {key: why for key in listed if (why := self.fault("delete", key))}
-        outcome = self.inner.delete_many([key for key in listed if key not in failed])
-        return DeleteOutcome(outcome.deleted, outcome.missing, {**outcome.failed, **failed})
 
     def delete_owned(self, owners: Mapping[str, str]) -> OwnedOutcome:
         self._count("delete_owned")

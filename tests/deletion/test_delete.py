@@ -22,6 +22,7 @@ from airflow_provider_segments.core.model.ledger import (
 from airflow_provider_segments.core.storage.base import entry_prefix
 from airflow_provider_segments.core.zookeeper import Delete, SetData
 from tests.deletion.support import LATER, FaultyStore, World, batch_of, check_equation
+from tests.support.owned import remove
 
 UUID = "00000000-0000-4000-8000-000000000001"
 CURSOR_ENTRY = "00000000-0000-4000-8000-00000000000c"
@@ -57,7 +58,7 @@ def test_what_is_gone_already_is_a_success_and_not_a_deletion(world: World) -> N
     table = world.table()
     world.push(table, ["a", "b"])
     world.mark(table, {"a", "b"})
-    world.store.storage.delete_many([key for key in world.stored() if "/a." in key])
+    remove(world.store.storage, *(key for key in world.stored() if "/a." in key))
     report = world.drain()
     assert (report.total("deleted"), report.total("already_gone"), report.bytes) == (1, 1, 10)
     assert not world.stored()
@@ -111,7 +112,8 @@ def test_an_object_that_says_something_else_of_itself_stays(
         "no metadata": {},
     }.get(field) or ({} if field == "no metadata" else {**right, field: OTHER_OWNER[field]})
     assert right["application"] == APPLICATION and wrong != right
-    world.put(world.store.storage, key, wrong, overwrite=True)
+    remove(world.store.storage, key)
+    world.put(world.store.storage, key, wrong)
     before = world.objects()
     with caplog.at_level(logging.WARNING, "airflow_provider_segments.security"):
         report = world.drain()

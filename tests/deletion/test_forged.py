@@ -27,6 +27,7 @@ from airflow_provider_segments.core.storage.base import OwnedOutcome
 from airflow_provider_segments.core.zookeeper import Create, Delete
 from airflow_provider_segments.exceptions import CorruptRecordError
 from tests.deletion.support import LATER, FaultyStore, World, batch_of
+from tests.support.owned import remove
 from tests.support.tables import HOUR_MS
 
 UUID = "00000000-0000-4000-8000-000000000001"
@@ -245,6 +246,7 @@ def test_another_tables_live_segment_is_stale_and_its_leftover_a_mismatch(scene:
     generation = world.generation(scene.other, scene.foreign_entry)
     world.enqueue(batch_of("u", scene.foreign_entry, generation, "a", "b"))
     key = f"t/{scene.first}/{of('stolen')}"
+    remove(world.store.storage, key)
     world.put(world.store.storage, key, owner_metadata("u", "stolen", generation))
     scene.living = scene.now(without=scene.doomed)
     world.enqueue(batch_of("t", scene.first, scene.generation, "stolen"))
@@ -336,7 +338,8 @@ def test_a_key_that_was_written_again_by_another_push_is_a_mismatch(world: World
     generation = world.generation(table, entry_id)
     world.mark(table, {"a"})
     (key,) = world.stored()
-    world.put(world.store.storage, key, owner_metadata("t", "a", f"{generation[:-1]}9"), overwrite=True)
+    remove(world.store.storage, key)
+    world.put(world.store.storage, key, owner_metadata("t", "a", f"{generation[:-1]}9"))
     assert world.drain().total(MISMATCH) == 1
     assert world.stored() == {key}
 
@@ -397,8 +400,8 @@ def test_without_the_owner_check_a_forged_message_deletes_a_foreign_object(scene
 
     class Trusting(FaultyStore):
         def delete_owned(self, owners: Mapping[str, str]) -> OwnedOutcome:
-            outcome = self.inner.delete_many(owners)
-            return OwnedOutcome(outcome.deleted, outcome.missing, {}, outcome.failed)
+            remove(self.inner, *owners)
+            return OwnedOutcome(tuple(owners), (), {}, {})
 
     scene.world.alter(scene.message, lambda batch: ledger(file="foreign")(scene, batch))
     scene.world.with_storage(Trusting(scene.world.store.storage)).drain()

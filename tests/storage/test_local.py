@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_segments.core.storage import local
+from airflow_provider_segments.core.storage.base import encode_owner
 from airflow_provider_segments.core.storage.local import LocalStore
 from airflow_provider_segments.exceptions import ObjectExistsError, StorageAccessError, StorageError
 from tests.support.children import KILLED, dies
@@ -40,30 +41,25 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("attributes", [True, False])
 @pytest.mark.parametrize("consume", [False, True])
 def test_a_put_killed_at_any_system_call_leaves_a_whole_object_or_none(
-    tmp_path: Path, consume: bool, attributes: bool, overwrite: bool
+    tmp_path: Path, consume: bool, attributes: bool
 ) -> None:
-    """Every call is enumerated. Overwriting leaves the old object with its old owner, or the new with its new."""
-    body, old = tmp_path / "body", tmp_path / "old"
+    """Every call is enumerated."""
+    body = tmp_path / "body"
     body.write_bytes(b"z" * 3_000_000)
-    old.write_bytes(b"old")
     new = (3_000_000, {"a": "b"})
     for index in itertools.count(1):
         store = LocalStore(tmp_path / f"store{index}", attributes=attributes)
-        if overwrite:
-            store.put_file(old, KEY, owner={"was": "old"})
-        put = partial(store.put_file, body, KEY, owner={"a": "b"}, overwrite=overwrite, consume=consume)
+        put = partial(store.put_file, body, KEY, owner={"a": "b"}, consume=consume)
         if _disturbed(index, _die, put):
             break
         seen = store.head(KEY)
-        allowed = [(3, {"was": "old"}), new] if overwrite else [None, new]
-        assert (seen and (seen.bytes, dict(seen.owner))) in allowed
+        assert (seen and (seen.bytes, dict(seen.owner))) in (None, new)
         assert [found[:2] for found in store.list("t/e/")] == ([(KEY, seen.bytes)] if seen else [])
         _only_the_object_is_left(store, seen is not None)
-        if seen is None or overwrite:
+        if seen is None:
             put()
         seen = store.head(KEY)
         assert seen is not None
@@ -135,26 +131,6 @@ def _refused(store: LocalStore, body: Path) -> None:
         os._exit(9)
 
 
-@pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize("attributes", [True, False])
-def test_a_deletion_killed_at_any_system_call_can_be_run_again(tmp_path: Path, body: Path, attributes: bool) -> None:
-    """Whatever it left, the second run ends with no object, no metadata and no empty folder."""
-    keys = [KEY, "t/f/b"]
-    for index in itertools.count(1):
-        store = LocalStore(tmp_path / f"store{index}", attributes=attributes)
-        for key in keys:
-            store.put_file(body, key, owner={"a": "b"})
-        done = _disturbed(index, _die, lambda store=store: store.delete_many(keys))
-        outcome = store.delete_many(keys)
-        assert not outcome.failed
-        assert list(store.list("t/")) == []
-        store.discard_unfinished("t/")
-        assert os.listdir(store.root) == []
-        if done:
-            break
-    assert index > 15
-
-
 def _disturbed(index: int, harm: Callable[[], None], work: Callable[[], Any]) -> bool:
     """Run ``work`` in a fork that comes to ``harm`` at its ``index``-th call of ``_CALLS``; whether it came to its end
     unharmed."""
@@ -224,7 +200,7 @@ def _all_are_denied(store: LocalStore, source: Path) -> None:
     ):
         with pytest.raises(StorageAccessError, match="Permission denied"):
             refused()
-    outcome = store.delete_many([KEY])
+    outcome = store.delete_owned({KEY: encode_owner({})})
     assert "Permission denied" in outcome.failed[KEY]
     assert outcome.deleted == outcome.missing == ()
 
@@ -270,7 +246,7 @@ def test_no_operation_follows_a_link_out_of_the_root(tmp_path: Path, body: Path)
                 refused()
     with pytest.raises(StorageError, match="Symbolic links"):
         store.put_file(body, "t/link/new", owner={})
-    assert "Symbolic links" in store.delete_many(["t/link/x"]).failed["t/link/x"]
+    assert "t/link/x" not in store.delete_owned({"t/link/x": encode_owner({})}).deleted
     with pytest.raises(ObjectExistsError):
         store.put_file(body, "t/file", owner={})
     assert {path.name: path.read_bytes() for path in outside.iterdir()} == {"x": b"not yours"}
@@ -295,26 +271,6 @@ def test_a_listing_goes_on_when_objects_are_deleted_meanwhile(tmp_path: Path, bo
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(local, "_page", late)
         assert [found.key for found in listing] == [f"t/e/{names[0]}"]
-
-
-def test_a_disk_that_fails_during_a_deletion_fails_its_keys(
-    tmp_path: Path, body: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What may come back after a loss of power is not called deleted; the other keys are answered all the same."""
-    store = LocalStore(tmp_path / "store")
-    for key in (KEY, "t/f/b"):
-        store.put_file(body, key, owner={})
-    real, left = os.fsync, [1]
-
-    def once(handle: int) -> None:
-        if left.pop() if left else 0:
-            raise OSError(errno.EIO, "Input/output error")
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", once)
-    outcome = store.delete_many([KEY, "t/f/b"])
-    assert outcome.deleted == ("t/f/b",)
-    assert "Input/output error" in outcome.failed[KEY]
 
 
 def test_a_new_folder_is_synced_into_the_one_above_before_anything_is_called_stored(
@@ -346,7 +302,7 @@ def test_puts_survive_deletions_that_remove_their_folder(tmp_path: Path, body: P
             seen = store.head(key)
             assert seen is not None
             assert dict(seen.owner) == {"n": key}
-            assert store.delete_many([key]).deleted == (key,)
+            assert store.delete_owned({key: encode_owner({"n": key})}).deleted == (key,)
         return 1
 
     with ThreadPoolExecutor(3) as pool:

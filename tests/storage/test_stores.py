@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from airflow_provider_segments.clock import system_now_ms
-from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.storage.base import ObjectStore, encode_owner
 from airflow_provider_segments.core.storage.local import LocalStore
 from airflow_provider_segments.exceptions import (
     InvalidConfigError,
@@ -39,7 +39,7 @@ def test_what_was_put_is_read_back_with_size_and_owner(storage: ObjectStore, bod
 
 
 def test_an_object_is_written_once(storage: ObjectStore, body: Path, tmp_path: Path) -> None:
-    """A second put is refused and changes nothing; with overwrite it replaces bytes and owner."""
+    """A second put is refused and changes nothing."""
     storage.put_file(body, KEY, owner=OWNER)
     other = tmp_path / "other"
     other.write_bytes(b"other")
@@ -48,10 +48,6 @@ def test_an_object_is_written_once(storage: ObjectStore, body: Path, tmp_path: P
     seen = storage.head(KEY)
     assert seen is not None
     assert (seen.bytes, dict(seen.owner)) == (5000, OWNER)
-    storage.put_file(other, KEY, owner={"by": "me"}, overwrite=True)
-    seen = storage.head(KEY)
-    assert seen is not None
-    assert (seen.bytes, dict(seen.owner)) == (5, {"by": "me"})
 
 
 def test_of_several_processes_that_put_one_key_one_wins(storage: ObjectStore, tmp_path: Path) -> None:
@@ -91,37 +87,11 @@ def test_a_long_listing_comes_in_pages(storage: ObjectStore, tmp_path: Path) -> 
             (storage.root / key).write_bytes(b"x")
     else:
         with ThreadPoolExecutor(16) as pool:
-            list(pool.map(lambda key: storage.put_file(small, key, owner={}, overwrite=True), keys))
+            list(pool.map(lambda key: storage.put_file(small, key, owner={}), keys))
     assert sorted(found[:2] for found in storage.list("t/e/")) == [(key, 1) for key in keys]
-    outcome = storage.delete_many(keys)
+    outcome = storage.delete_owned(dict.fromkeys(keys, encode_owner({})))
     assert sorted(outcome.deleted) == keys
     assert list(storage.list("t/e/")) == []
-
-
-def test_deleting_says_what_became_of_each_key(storage: ObjectStore, body: Path) -> None:
-    """Every key is in exactly one of the three answers, and deleting what is gone is no failure."""
-    storage.put_file(body, KEY, owner=OWNER)
-    outcome = storage.delete_many([KEY, PREFIX + "never"])
-    assert KEY in outcome.deleted
-    assert not outcome.failed
-    assert sorted((*outcome.deleted, *outcome.missing)) == sorted([KEY, PREFIX + "never"])
-    assert storage.head(KEY) is None
-    assert list(storage.list(PREFIX)) == []
-
-
-def test_a_key_given_twice_is_answered_once(storage: ObjectStore, body: Path) -> None:
-    """Not deleted and missing at the same time."""
-    storage.put_file(body, KEY, owner=OWNER)
-    outcome = storage.delete_many([KEY, KEY])
-    assert (outcome.deleted, outcome.missing, outcome.failed) == ((KEY,), (), {})
-
-
-def test_one_key_that_climbs_spoils_the_whole_deletion_before_it_begins(storage: ObjectStore, body: Path) -> None:
-    """A forged list of keys deletes nothing."""
-    storage.put_file(body, KEY, owner=OWNER)
-    with pytest.raises(InvalidNameError):
-        storage.delete_many([KEY, "../etc/passwd"])
-    assert storage.head(KEY) is not None
 
 
 def test_a_folder_is_no_object(storage: ObjectStore, body: Path) -> None:
@@ -131,7 +101,7 @@ def test_a_folder_is_no_object(storage: ObjectStore, body: Path) -> None:
     assert storage.head("t/e/a/b") is None
     with pytest.raises(ObjectNotFoundError):
         storage.open("t/e")
-    assert "t/e" not in storage.delete_many(["t/e"]).failed
+    assert "t/e" not in storage.delete_owned({"t/e": encode_owner(OWNER)}).deleted
     assert storage.head("t/e/a") is not None
 
 
@@ -174,7 +144,7 @@ def test_a_key_that_climbs_or_hides_is_refused(storage: ObjectStore, body: Path,
         lambda: storage.head(key),
         lambda: storage.open(key),
         lambda: storage.url(key),
-        lambda: storage.delete_many([key]),
+        lambda: storage.delete_owned({key: "{}"}),
         lambda: list(storage.list(key + "/")),
     ):
         with pytest.raises(InvalidNameError):

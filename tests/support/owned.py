@@ -11,7 +11,7 @@ from airflow_provider_segments.core.deletion.report import DeletionReport
 from airflow_provider_segments.core.model.ledger import owner_metadata
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.core.replacement.stage import StageTicket
-from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.storage.base import ObjectStore, encode_owner
 from airflow_provider_segments.core.table import SegmentStore, Table
 from tests.support.tables import DAY_MS, DAYS, JANUARY_1, HandClock
 
@@ -66,6 +66,13 @@ def contents_of(table: Table) -> dict[str, bytes]:
 def keys_in(storage: ObjectStore, table: Table) -> set[str]:
     """Keys of everything stored of the table."""
     return {one.key for one in storage.list(f"{table.name}/")}
+
+
+def remove(storage: ObjectStore, *keys: str) -> None:
+    """Delete objects behind the table's back, whatever they say of themselves."""
+    infos = [info for key in keys if (info := storage.head(key)) is not None]
+    outcome = storage.delete_owned({info.key: encode_owner(info.owner) for info in infos})
+    assert len(outcome.deleted) == len(infos), outcome
 
 
 def expected_keys(table: Table) -> tuple[set[str], set[str]]:

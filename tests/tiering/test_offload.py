@@ -8,7 +8,7 @@ from airflow_provider_segments.core.model.ledger import LedgerType
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.tiering.records import OffloadReport
 from airflow_provider_segments.exceptions import InvalidConfigError, StorageError
-from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned
+from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned, remove
 from tests.support.sessions import store_on
 from tests.support.tables import DAY_MS, HandClock, make_table, queued_batches, registered
 
@@ -109,9 +109,10 @@ def test_a_damaged_object_is_reported_and_not_offloaded(
     infos = {name: store.storage.head(key) for name, key in keys.items()}
     path = tmp_path_factory.mktemp("bodies") / "body"
     for name, owner in (("bytes", dict(infos["bytes"].owner)), ("owner", {"application": "other"})):  # type: ignore[union-attr]
+        remove(store.storage, keys[name])
         path.write_bytes(b"x" * infos[name].bytes)  # type: ignore[union-attr]
-        store.storage.put_file(path, keys[name], owner=owner, overwrite=True)
-    store.storage.delete_many([keys["gone"]])
+        store.storage.put_file(path, keys[name], owner=owner)
+    remove(store.storage, keys["gone"])
     report = offload(table)
     assert (report["offloaded"], report["damaged_count"]) == (1, 3)
     damaged = report["damaged"]
@@ -120,7 +121,7 @@ def test_a_damaged_object_is_reported_and_not_offloaded(
     drain(store)
     assert {record.name for record in _records(table) if record.offload} == {"good"}
     assert store.tiered is not None
-    store.tiered.delete_many(sorted(keys_in(store.tiered, table)))
+    remove(store.tiered, *sorted(keys_in(store.tiered, table)))
     hand.advance(LAG)
     late = offload(table)
     assert late["primary_marked"] == 0 and "is missing" in late["damaged"]["good"]  # type: ignore[index]

@@ -12,7 +12,7 @@ from airflow_provider_segments.core.model.deletion_settings import DeletionSetti
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.tiering.records import OffloadReport
 from airflow_provider_segments.core.zookeeper import Delete
-from tests.support.owned import build_owned, contents_of, drain, expected_keys, keys_in, push_owned
+from tests.support.owned import build_owned, contents_of, drain, expected_keys, keys_in, push_owned, remove
 from tests.support.sessions import store_on
 from tests.support.tables import DAY_MS, QUICK, HandClock, everything, make_table, unchanged
 
@@ -142,15 +142,15 @@ def test_missing_objects_are_named(tiered_store: SegmentStore, hand: HandClock) 
     assert store.tiered is not None
     table.offload(older_than_ms=DAY_MS, primary_lag_ms=0)
     keys = {segment.name: segment.key for segment in table.snapshot().segments}
-    store.storage.delete_many([keys["a"], keys["c"]])
+    remove(store.storage, keys["a"], keys["c"])
     (cold,) = (key for key in keys_in(store.tiered, table) if key.endswith("/b.1.parquet"))
-    store.tiered.delete_many([cold])
+    remove(store.tiered, cold)
     found = table.reconcile(grace_ms=0)
     assert (found.referenced.count, found.missing.count, found.orphans.count) == (3, 3, 0)
     assert sorted(found.missing.examples) == sorted(
         [store.storage.url(keys["a"]), store.storage.url(keys["c"]), store.tiered.url(cold)]
     )
-    store.storage.delete_many(keys_in(store.storage, table))
+    remove(store.storage, *keys_in(store.storage, table))
     assert table.reconcile(grace_ms=0).missing.count == 4
     plain = store_on(store.session, store.paths.cluster, store.storage, clock=store.clock).table("t")
     blind = plain.reconcile(grace_ms=0)

@@ -1,7 +1,7 @@
 """The protocol every object store implements, and the rules its keys obey.
 
 Keys are relative paths such as ``flights/<entry id>/<file>``; a store adds its own root (folder or bucket prefix).
-Objects are written once. ``None`` from :meth:`ObjectStore.head` and ``missing`` from :meth:`ObjectStore.delete_many`
+Objects are written once. ``None`` from :meth:`ObjectStore.head` and ``missing`` from :meth:`ObjectStore.delete_owned`
 are positive answers of the store: a refused or lost request raises, or is reported as failed, and never reads as
 "not there" (PIP-186 trap T10).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
@@ -51,15 +51,6 @@ class ObjectInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteOutcome:
-    """What became of each key given to ``delete_many``: every key is in exactly one of the three."""
-
-    deleted: tuple[str, ...]
-    missing: tuple[str, ...]
-    failed: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class OwnedOutcome:
     """What became of each key given to ``delete_owned``: every key is in exactly one of the four, in the order in which
     it became known. ``foreign`` has the owner metadata that was found instead, as text."""
@@ -84,21 +75,19 @@ class ObjectStore(Protocol):
 
     Every method raises :class:`~.exceptions.StorageAccessError` when the store refuses the credentials or there are
     none, and :class:`~.exceptions.StorageUnavailableError` when it does not answer after all retries; only
-    ``delete_many`` reports both instead, key by key.
+    ``delete_owned`` reports both instead, key by key.
     """
 
     @property
     def uri(self) -> str:
         """The root, as given to :func:`~.storage.open_store`: it opens the same store in another process."""
 
-    def put_file(
-        self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False, consume: bool = False
-    ) -> ObjectInfo:
+    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], consume: bool = False) -> ObjectInfo:
         """Store the file at ``path`` under ``key`` with ``owner`` metadata; whole or not at all.
 
         With ``consume`` the caller only removes the file afterwards, so a store on the same disk need not copy it.
-        Raises :class:`~.exceptions.ObjectExistsError` when ``key`` is taken and ``overwrite`` is false. After any
-        other error the object may stand there, whole: it can be the reply that was lost.
+        Raises :class:`~.exceptions.ObjectExistsError` when ``key`` is taken. After any other error the object
+        may stand there, whole: it can be the reply that was lost.
         """
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -106,12 +95,6 @@ class ObjectStore(Protocol):
 
     def open(self, key: str) -> BinaryIO:
         """A readable, seekable file. Raises :class:`~.exceptions.ObjectNotFoundError`."""
-
-    def delete_many(self, keys: Iterable[str]) -> DeleteOutcome:
-        """Delete each of ``keys``. One key's failure does not stop the others; a refused request fails its keys.
-
-        Raises :class:`InvalidNameError` before anything is touched when one of ``keys`` is not a key.
-        """
 
     def delete_owned(self, owners: Mapping[str, str]) -> OwnedOutcome:
         """Delete the objects that say of themselves what ``owners`` says: encoded owner metadata by key.

@@ -14,15 +14,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from airflow_provider_segments.core.storage import attribute, folders, sidecar
 from airflow_provider_segments.core.storage.base import (
-    DeleteOutcome,
     ListedObject,
     ObjectInfo,
     OwnedOutcome,
@@ -44,7 +42,7 @@ from airflow_provider_segments.exceptions import (
 
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _ABSENT = (FileNotFoundError, NotADirectoryError)
-_BATCH = 1000
+_PAGE = 1000
 _TRIES = 10
 
 
@@ -72,9 +70,7 @@ class LocalStore:
         """``file:///folder/key``, nothing of it percent-encoded: Spark takes the path letter by letter."""
         return f"file://{self.root}/{check_key(key)}"
 
-    def put_file(
-        self, path: Path, key: str, *, owner: Mapping[str, str], overwrite: bool = False, consume: bool = False
-    ) -> ObjectInfo:
+    def put_file(self, path: Path, key: str, *, owner: Mapping[str, str], consume: bool = False) -> ObjectInfo:
         """Copy the file (or link it, if that will do), sync it, publish it, sync its folder."""
         folder, name = _split(check_key(key))
         text = encode_owner(owner)
@@ -83,7 +79,7 @@ class LocalStore:
                 # Not found: somebody else has removed the folder, or the temporary file, since we made it.
                 with suppress(FileNotFoundError), folders.open_folder(self.root, folder, create=True) as at:
                     given = path if consume else None
-                    size = self._put(source.fileno(), given, at, name, text, overwrite=overwrite)
+                    size = self._put(source.fileno(), given, at, name, text)
                     return ObjectInfo(key, size, dict(owner))
         raise StorageUnavailableError(f"{self.root / key}: its folder was removed {_TRIES} times during the put")
 
@@ -109,28 +105,6 @@ class LocalStore:
                     return cast("BinaryIO", os.fdopen(folders.open_regular(at, name), "rb"))
             except _ABSENT:
                 raise ObjectNotFoundError(f"{self.root / key} does not exist") from None
-
-    def delete_many(self, keys: Iterable[str]) -> DeleteOutcome:
-        """Unlink one by one; sync each folder once a thousand keys. Metadata files go after their objects."""
-        wanted = list(dict.fromkeys(keys))
-        check_keys(wanted)
-        missing: list[str] = []
-        failed: dict[str, str] = {}
-        rest = iter(wanted)
-        while batch := list(islice(rest, _BATCH)):
-            by_folder: dict[tuple[str, ...], list[str]] = {}
-            for key in batch:
-                folder, name = _split(key)
-                by_folder.setdefault(folder, []).append(name)
-            for folder, names in by_folder.items():
-                place = "".join(f"{part}/" for part in folder)
-                absent, refused = _delete(self.root, folder, names)
-                missing += [place + name for name in absent]
-                failed |= {place + name: f"{self.root / place / name}: {why}" for name, why in refused.items()}
-                if len(absent) + len(refused) < len(names):
-                    _prune(self.root, folder)  # only after a deletion: a put may have just made the folder
-        gone = {*missing, *failed}
-        return DeleteOutcome(tuple(key for key in wanted if key not in gone), tuple(missing), failed)
 
     def delete_owned(self, owners: Mapping[str, str]) -> OwnedOutcome:
         """Two system calls an object: read its owner, unlink it. Sync each folder once.
@@ -190,13 +164,11 @@ class LocalStore:
                 _prune(self.root, folder)
         return found
 
-    def _put(self, source: int, given: Path | None, at: int, name: str, text: str, *, overwrite: bool) -> int:
-        before = _state(at, name)
-        if before is not None and not overwrite:
+    def _put(self, source: int, given: Path | None, at: int, name: str, text: str) -> int:
+        if _is_taken(at, name):
             raise FileExistsError(errno.EEXIST, "An object exists there, and objects are written once")
         temp = folders.TEMP + self._new_id()
-        # Not over an object: that may be the very file, from an attempt before, and its metadata would go with it.
-        taken = folders.link_file(given, at, temp) if given is not None and before is None else None
+        taken = folders.link_file(given, at, temp) if given is not None else None
         target = folders.create_file(at, temp) if taken is None else taken
         try:
             size = folders.copy(source, target) if taken is None else os.fstat(taken).st_size
@@ -205,12 +177,10 @@ class LocalStore:
             state = os.fstat(target)
             if not attached:
                 sidecar.write(at, name, state, text, temp)
-            _publish(at, temp, name, state, overwrite=overwrite)
+            _publish(at, temp, name, state)
         finally:
             os.close(target)
             folders.remove(at, temp)
-        if before is not None:
-            sidecar.remove(at, name, before)
         os.fsync(at)
         return size
 
@@ -234,21 +204,18 @@ def _split(key: str) -> tuple[tuple[str, ...], str]:
     return tuple(folder), name
 
 
-def _state(at: int, name: str) -> os.stat_result | None:
-    """The state of the file ``name``, if there is one. A folder in its place is an error."""
+def _is_taken(at: int, name: str) -> bool:
+    """Return True if there is a file ``name``. A folder in its place is an error."""
     try:
         state = os.stat(name, dir_fd=at, follow_symlinks=False)
     except FileNotFoundError:
-        return None
+        return False
     if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(errno.EISDIR, "A folder stands in the place of the object")
-    return state
+    return True
 
 
-def _publish(at: int, temp: str, name: str, state: os.stat_result, *, overwrite: bool) -> None:
-    if overwrite:
-        os.rename(temp, name, src_dir_fd=at, dst_dir_fd=at)
-        return
+def _publish(at: int, temp: str, name: str, state: os.stat_result) -> None:
     try:
         os.link(temp, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
     except FileExistsError:
@@ -269,45 +236,11 @@ def _page(folder: str, entries: Iterator[os.DirEntry[str]], pending: list[str]) 
             except FileNotFoundError:
                 continue  # deleted since the folder was read
             page.append(ListedObject(folder + name, state.st_size, state.st_mtime_ns // 1_000_000))
-            if len(page) == _BATCH:
+            if len(page) == _PAGE:
                 return page
         elif entry.is_dir(follow_symlinks=False):
             pending.append(f"{folder}{name}/")
     return page or None
-
-
-def _delete(root: Path, folder: tuple[str, ...], names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Delete ``names`` in ``folder``; returns those that were missing, and those that failed with the reason.
-
-    A folder is synced also when everything was missing: the unlink may be that of a run that died before its sync.
-    """
-    missing: list[str] = []
-    failed: dict[str, str] = {}
-    try:
-        with folders.open_folder(root, folder) as at:
-            for name in names:
-                try:
-                    if not _delete_one(at, name):
-                        missing.append(name)
-                except OSError as error:
-                    failed[name] = error.strerror or str(error)
-            os.fsync(at)
-    except _ABSENT:
-        return list(names), {}
-    except OSError as error:
-        return [], dict.fromkeys(names, error.strerror or str(error))
-    return missing, failed
-
-
-def _delete_one(at: int, name: str) -> bool:
-    try:
-        state = _state(at, name)
-    except IsADirectoryError:
-        return False
-    found = folders.remove(at, name)
-    if state is not None:
-        sidecar.remove(at, name, state)
-    return found
 
 
 def _prune(root: Path, folder: tuple[str, ...]) -> None:

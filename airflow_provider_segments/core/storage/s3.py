@@ -1,6 +1,6 @@
 """Objects in an S3 bucket, through boto3.
 
-What S3 can and cannot know: a delete of a key that is not there answers like any other, so ``delete_many`` reports it
+What S3 can and cannot know: a delete of a key that is not there answers like any other, so ``delete_owned`` looks first
 as deleted; use ``head`` or ``list`` where the difference matters, or ``delete_owned``, which looks first. S3 tells a
 missing object from a refused one only to those who may list the bucket (``s3:ListBucket``); without that right a
 missing object is a failure (403) and never missing.
@@ -22,13 +22,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from airflow_provider_segments.core.storage.base import (
-    DeleteOutcome,
     ListedObject,
     ObjectInfo,
     OwnedOutcome,
@@ -40,7 +38,7 @@ from airflow_provider_segments.core.storage.base import (
     random_id,
 )
 from airflow_provider_segments.core.storage.s3_heads import Heads, Signer
-from airflow_provider_segments.core.storage.s3_owned import DELETE_BATCH, OwnedDeletion
+from airflow_provider_segments.core.storage.s3_owned import OwnedDeletion
 from airflow_provider_segments.exceptions import (
     InvalidConfigError,
     ObjectExistsError,
@@ -148,7 +146,6 @@ class S3Store:
         key: str,
         *,
         owner: Mapping[str, str],
-        overwrite: bool = False,
         consume: bool = False,  # noqa: ARG002 - an upload copies in any case
     ) -> ObjectInfo:
         """Upload, in parts when it is large; parts of an upload that failed are removed.
@@ -158,7 +155,7 @@ class S3Store:
         """
         write_id = self._new_id()
         metadata = {_OWNER: encode_owner(owner), _WRITE_ID: write_id}
-        condition = {} if overwrite else {"IfNoneMatch": "*"}
+        condition = {"IfNoneMatch": "*"}
         size = path.stat().st_size
         upload = self._put_whole if size <= MULTIPART_BYTES else self._put_parts
         try:
@@ -184,21 +181,6 @@ class S3Store:
         reply = self._head(key)
         raw = _RangeReader(self, key, reply["ContentLength"], reply["ETag"])
         return cast("BinaryIO", io.BufferedReader(raw, _READ_AHEAD))
-
-    def delete_many(self, keys: Iterable[str]) -> DeleteOutcome:
-        """Requests of 1,000 keys. A request that fails as a whole fails its keys, and the next one is sent all the
-        same."""
-        wanted = list(dict.fromkeys(keys))
-        check_keys(wanted)
-        missing: list[str] = []
-        failed: dict[str, str] = {}
-        rest = iter(wanted)
-        while batch := list(islice(rest, DELETE_BATCH)):
-            errors = self._delete(batch)
-            missing += [key for key, error in errors.items() if error is None]
-            failed |= {key: error for key, error in errors.items() if error is not None}
-        gone = {*missing, *failed}
-        return DeleteOutcome(tuple(key for key in wanted if key not in gone), tuple(missing), failed)
 
     def delete_owned(self, owners: Mapping[str, str]) -> OwnedOutcome:
         """HEAD requests, and beside them deletes of 1,000 keys each.
