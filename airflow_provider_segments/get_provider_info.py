@@ -87,6 +87,7 @@ def _connection_type() -> dict[str, Any]:
             "reconsume_later": _text("Reconsume later", "Until a deletion is tried again. Default: 10m"),
             "max_retry_delete_count": _text("Retries of a deletion", "Then it is a dead letter. Default: 10"),
             "max_lease_age": _text("Longest reader lease", "Older ones hold up no deletion; 0s: no limit. Default: 1d"),
+            "deployment": _text("Deployment", "Names this Airflow on the cluster. Default: the host of [api] base_url"),
             "tls": _switch("TLS to ZooKeeper", default=False),
             "tls_ca": _text("TLS CA file", "PEM file on the workers; a TLS file given here turns TLS on"),
             "tls_cert": _text("TLS certificate file", "PEM file of the client's certificate"),

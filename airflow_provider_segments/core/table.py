@@ -219,11 +219,11 @@ class Table:
         records = self._context.records
         return records.path if records.guard(entry_id) is None else records.guard_path(entry_id)
 
-    def running(self, identity: str) -> str | None:
-        """The id of the entry in progress that ``identity`` started, if there is one. Raises
-        :class:`TableNotFoundError`."""
-        found = self._context.records.running_of(self.lineage(), identity)
-        return found[0].entry_id if found else None
+    def running(self, identity: str) -> list[str]:
+        """The ids of the entries in progress that ``identity`` started, or the instances of that task when it is mapped
+        (``identity/0``, ``identity/1`` ...). Raises :class:`TableNotFoundError`."""
+        running = self._context.records.running_of(self.lineage(), identity, mapped=True)
+        return [entry.entry_id for entry in running]
 
     def open_stage(self, entry_id: str, stager: str = "build") -> StageTicket:
         """Begin an attempt to stage into an entry: see :func:`.replacement.stage.open_stage`."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.names import is_number
@@ -36,6 +40,7 @@ _SECRET_VARIABLES = frozenset(
         "SEGMENTS_ZK_KEYFILE_PASSWORD",
     }
 )
+_DEPLOYMENT = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _COUNTS = {"deletion_parallelism": "parallelism", "max_retry_delete_count": "max_retry_delete_count"}
 _PERIODS = {
     "reconsume_later": "reconsume_later_ms",
@@ -51,7 +56,7 @@ class SegmentsConnection:
     :func:`~airflow_provider_segments.core.storage.open_store` takes besides the URI; what is absent comes from boto3's
     standard chain. ``tiered_uri`` is where old segments are offloaded to, if anywhere; ``tiered_options`` opens it, and
     when the connection has none of these, ``storage_options`` does. ``deletion`` is how the second phase of deletion
-    behaves.
+    behaves. ``deployment`` names the Airflow among those that work on the cluster; it is part of every identity.
     """
 
     conn_id: str
@@ -65,6 +70,7 @@ class SegmentsConnection:
     tiered_uri: str = ""
     tiered_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     deletion: DeletionSettings = field(default_factory=DeletionSettings)
+    deployment: str = "airflow"
 
     @classmethod
     def parse(cls, connection: Connection) -> SegmentsConnection:
@@ -91,6 +97,7 @@ class SegmentsConnection:
             tiered_uri=_tiered_uri(conn_id, extra, storage_uri),
             tiered_options=_storage_options(conn_id, extra, "tiered_"),
             deletion=_deletion(conn_id, extra),
+            deployment=_deployment(conn_id, extra),
         )
 
     @property
@@ -222,6 +229,16 @@ def _deletion(conn_id: str, extra: Mapping[str, Any]) -> DeletionSettings:
         return DeletionSettings(**given)
     except InvalidConfigError as error:
         raise InvalidConfigError(f"connection {conn_id!r}: {error}") from error
+
+
+def _deployment(conn_id: str, extra: Mapping[str, Any]) -> str:
+    """What the extra says, or else the host of the API server's base URL, which one Airflow's components share."""
+    named = _text(extra, "deployment")
+    if named and _DEPLOYMENT.fullmatch(named) is None:
+        raise InvalidConfigError(
+            f"connection {conn_id!r}: extra deployment must be 1 to 64 letters, digits and ._:-, not {named!r:.100}"
+        )
+    return named or urlsplit(conf.get("api", "base_url", fallback="") or "").netloc.rpartition("@")[2] or "airflow"
 
 
 def _tls(conn_id: str, extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -91,10 +92,12 @@ class TablesOperator(ClusterOperator):
         """Do it to each table."""
         from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError, TableNotFoundError
 
+        if self.table is not None and not self.table.strip():
+            raise AirflowFailException("table is empty: name one, or leave it out (None) for all tables of the cluster")
         reports: dict[str, Any] = {}
         errors: dict[str, SegmentsError] = {}
         with self.hook.get_conn() as store:
-            names = [self.table] if self.table else store.tables()
+            names = store.tables() if self.table is None else [self.table]
             for name in names:
                 table = store.table(name)
                 try:
@@ -137,11 +140,44 @@ class AnnouncingOperator(SegmentsOperator):
             emit_event(context, self.outlets, segments_asset(self.table, self.hook.settings.cluster), extra)
 
 
-def identity_of(context: Context, task_id: str | None = None) -> str:
-    """Names the work of a task (or of another task of its run), not its attempt: every retry has the same identity."""
+def run_identity(context: Context, hook: SegmentsHook) -> str:
+    """Name a DAG run: the deployment that the connection says, the DAG and the run. The run's locks belong to it.
+
+    Two Airflows on one cluster may have runs of the same name: without the deployment they would take each other's
+    entries and share their locks.
+    """
+    ti = context["ti"]
+    return f"{hook.settings.deployment}/{ti.dag_id}/{ti.run_id}"
+
+
+def task_identity(context: Context, hook: SegmentsHook, task_id: str | None = None) -> str:
+    """Name the work of a task, or of another task of its run; not the attempt, so that a retry finds what it made."""
     ti = context["ti"]
     mapped = f"/{ti.map_index}" if ti.map_index is not None and ti.map_index >= 0 else ""
-    return f"{ti.dag_id}/{ti.run_id}/{task_id or ti.task_id}{mapped}"
+    return f"{run_identity(context, hook)}/{task_id or ti.task_id}{mapped}"
+
+
+def names_given(value: Any, field: str) -> Any:
+    """Return ``value`` unless it is text that can be no list of names: text would be taken for a list of its letters.
+
+    A template and a JSON list pass; :func:`parse_names` makes a list of what they become. Raises :class:`ValueError`.
+    """
+    if isinstance(value, str) and "{{" not in value and "{%" not in value:
+        return parse_names(value, field)
+    return value
+
+
+def parse_names(value: Sequence[str] | str, field: str) -> list[Any]:
+    """A list that may have come out of a template as JSON text. Raises :class:`ValueError` for other text."""
+    if not isinstance(value, str):
+        return list(value)
+    try:
+        parsed = json.loads(value) if value.strip() else []
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, list):
+        raise ValueError(f"{field} must be a list, or a template of a JSON list, not {value!r:.200}")
+    return parsed
 
 
 def truth(value: bool | str, name: str) -> bool:

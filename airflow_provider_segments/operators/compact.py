@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.operators.base import identity_of, truth
+from airflow_provider_segments.operators.base import task_identity, truth
 from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class CompactSegmentsOperator(SegmentsJobOperator):
 
     def execute(self, context: Context) -> Any:
         """Submit the job and wait for its end."""
-        self._identity = identity_of(context)
+        self._identity = task_identity(context, self.segments_hook)
         try:
             return super().execute(context)
         except BaseException:
@@ -82,7 +82,7 @@ class CompactSegmentsOperator(SegmentsJobOperator):
     def job_arguments(self, context: Context) -> list[str]:
         """The work's name, which every retry shares, and the settings."""
         settings = {
-            "--identity": identity_of(context),
+            "--identity": task_identity(context, self.segments_hook),
             "--policy": self.policy,
             "--skip-offset": self.skip_offset,
             "--granularity": self.granularity or None,

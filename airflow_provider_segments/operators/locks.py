@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import Interval, format_ms, parse_time
 from airflow_provider_segments.core.model.period import parse_period
-from airflow_provider_segments.operators.base import SegmentsOperator, identity_of
+from airflow_provider_segments.operators.base import SegmentsOperator, run_identity, task_identity
 from airflow_provider_segments.triggers.locks import LockGrantTrigger, describe, now_ms
 
 if TYPE_CHECKING:
@@ -186,8 +186,8 @@ class AcquireSegmentLockOperator(SegmentsOperator):
         if self.lock_type not in names:
             raise ValueError(f"lock_type must be one of {', '.join(names)}, not {self.lock_type!r}")
         return LockRequest(
-            group=lock_group(context),
-            task=identity_of(context),
+            group=run_identity(context, self.hook),
+            task=task_identity(context, self.hook),
             interval=Interval(parse_time(str(self.start)), parse_time(str(self.end))),
             lock_type=LockType[self.lock_type],
             priority=int(self.priority),
@@ -238,12 +238,12 @@ class ReleaseSegmentLockOperator(SegmentsOperator):
         chosen = given_locks(self.locks)
         with self.open_table() as table:
             if not chosen:
-                released = table.locks.release_group(lock_group(context))
+                released = table.locks.release_group(run_identity(context, self.hook))
             else:
                 released = sum(
                     table.locks.release(one.held.group, one.held.task, lock_ids=[one.held.lock_id]) for one in chosen
                 )
-        self.log.info("Table %s: %d locks of %s are released.", self.table, released, lock_group(context))
+        self.log.info("Table %s: %d locks of %s are released.", self.table, released, run_identity(context, self.hook))
         return released
 
 
@@ -252,11 +252,6 @@ class GivenLock(NamedTuple):
 
     held: HeldLock
     lease_ms: int
-
-
-def lock_group(context: Context) -> str:
-    """The group that all locks of a DAG run belong to."""
-    return f"{context['ti'].dag_id}/{context['ti'].run_id}"
 
 
 def given_locks(given: Any) -> list[GivenLock]:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_segments.links.segments import RollbackLink
-from airflow_provider_segments.operators.base import AnnouncingOperator, SegmentsOperator, identity_of, truth
+from airflow_provider_segments.operators.base import (
+    AnnouncingOperator,
+    SegmentsOperator,
+    names_given,
+    parse_names,
+    task_identity,
+    truth,
+)
 from airflow_provider_segments.operators.locks import given_locks
 
 if TYPE_CHECKING:
@@ -59,7 +66,7 @@ class StartReplaceSegmentsOperator(SegmentsOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.segments_from = segments_from
-        self.segments_to = segments_to
+        self.segments_to = names_given(segments_to, "segments_to")
         self.force_cleanup = force_cleanup
         self.locks = locks
         self._killed = False
@@ -74,8 +81,8 @@ class StartReplaceSegmentsOperator(SegmentsOperator):
         with self.open_table() as table:
             started = table.start(
                 self._replaced(),
-                tuple(self.segments_to),
-                identity=identity_of(context),
+                parse_names(self.segments_to, "segments_to"),
+                identity=task_identity(context, self.hook),
                 force_cleanup=truth(self.force_cleanup, "force_cleanup"),
                 locks=locks,
             )
@@ -144,13 +151,14 @@ class EndReplaceSegmentsOperator(AnnouncingOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.entry_id = entry_id
-        self.segments_to = segments_to
+        self.segments_to = names_given(segments_to, "segments_to")
         self.allow_empty = allow_empty
 
     def execute(self, context: Context) -> dict[str, Any]:
         """End the replacement."""
+        chosen = None if self.segments_to is None else parse_names(self.segments_to, "segments_to")
         with self.open_table() as table:
-            ended = table.end(self.entry_id, self.segments_to, allow_empty=truth(self.allow_empty, "allow_empty"))
+            ended = table.end(self.entry_id, chosen, allow_empty=truth(self.allow_empty, "allow_empty"))
         result = {
             "table": self.table,
             "entry_id": ended.entry_id,
@@ -232,7 +240,7 @@ class RevertReplaceSegmentsOperator(AnnouncingOperator):
             if kept is not None:
                 kept.set(_RESOLVED, entry_id)
         force = truth(self.force, "force")
-        reverted = table.revert(entry_id, force=force, identity=identity_of(context))
+        reverted = table.revert(entry_id, force=force, identity=task_identity(context, self.hook))
         self.log.info(
             "%s entry %s of table %s: %d segments are visible again%s, %d are hidden%s; the switch took %.1f ms.",
             "An earlier attempt reverted" if reverted.already else "Reverted",

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import XCom
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_segments.hooks.segments import SegmentsHook
-from airflow_provider_segments.operators.base import SegmentsOperator, identity_of
+from airflow_provider_segments.operators.base import SegmentsOperator, task_identity
 from airflow_provider_segments.operators.locks import AcquireSegmentLockOperator
 from airflow_provider_segments.operators.replace import StartReplaceSegmentsOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_segments.core.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +32,9 @@ class RevertUnfinishedOperator(SegmentsOperator):
 
         revert = RevertUnfinishedOperator(task_id="revert", table="flights", start_task_id="start").as_teardown()
 
+    A mapped task that starts entries has one for each of its instances; all of them are reverted, unless this task is
+    mapped with it.
+
     :param start_task_id: The task that started the entry; in a task group with the group's prefix.
     """
 
@@ -41,26 +47,36 @@ class RevertUnfinishedOperator(SegmentsOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Revert, or skip."""
-        from airflow_provider_segments.exceptions import RevertRefusedError, TableNotFoundError
+        from airflow_provider_segments.exceptions import TableNotFoundError
 
         with self.open_table() as table:
             try:
-                entry_id = table.running(identity_of(context, self.start_task_id))
+                running = table.running(task_identity(context, self.hook, self.start_task_id))
             except TableNotFoundError as error:  # the start was refused for the same reason
                 raise AirflowSkipException(str(error)) from error
-            if entry_id is None:
+            if not running:
                 raise AirflowSkipException(f"{self.start_task_id} has no entry of table {self.table!r} in progress")
-            try:
-                reverted = table.abort(entry_id, identity=identity_of(context))
-            except RevertRefusedError as error:  # an end was faster: what is completed stays
-                raise AirflowSkipException(str(error)) from error
+            reverted = [entry_id for entry_id in running if self._abort(context, table, entry_id)]
+        if not reverted:
+            raise AirflowSkipException(f"every entry of table {self.table!r} that {self.start_task_id} made has ended")
+        return {"table": self.table, "entry_ids": reverted}
+
+    def _abort(self, context: Context, table: Table, entry_id: str) -> bool:
+        """Revert the entry, unless an end was faster: what is completed stays."""
+        from airflow_provider_segments.exceptions import RevertRefusedError
+
+        try:
+            table.abort(entry_id, identity=task_identity(context, self.hook))
+        except RevertRefusedError as refused:
+            self.log.info("%s", refused)
+            return False
         self.log.warning(
             "The push did not end: entry %s of table %s is reverted, readers have seen nothing of it. "
             "Clear the failed task to push again.",
-            reverted.entry_id,
+            entry_id,
             self.table,
         )
-        return {"table": self.table, "entry_id": reverted.entry_id}
+        return True
 
 
 class PushOutcomeOperator(SegmentsOperator):
@@ -103,17 +119,19 @@ def revert_unfinished_pushes(context: Context) -> None:
         with DAG("flights", dagrun_timeout=timedelta(hours=1), on_failure_callback=revert_unfinished_pushes):
             replace_segments(...)
     """
+    for entry in _pushed(context, StartReplaceSegmentsOperator, "entry"):
+        _revert_if_unfinished(entry)
+    for lock in _pushed(context, AcquireSegmentLockOperator, "lock"):
+        _release_locks(lock)
+
+
+def _pushed(context: Context, operator: type[BaseOperator], key: str) -> Iterator[Mapping[str, Any]]:
+    """What the run's tasks of that operator pushed to XCom, every mapped instance of theirs included."""
     dag = context["dag"]
     for task in dag.tasks:
-        if isinstance(task, StartReplaceSegmentsOperator):
-            found = XCom.get_all(key="entry", dag_id=dag.dag_id, task_id=task.task_id, run_id=context["run_id"])
-            for entry in found or ():
-                _revert_if_unfinished(entry)
-    for task in dag.tasks:
-        if isinstance(task, AcquireSegmentLockOperator):
-            found = XCom.get_all(key="lock", dag_id=dag.dag_id, task_id=task.task_id, run_id=context["run_id"])
-            for lock in found or ():
-                _release_locks(lock)
+        made_by = getattr(task, "operator_class", type(task))  # a mapped task is not an instance of its operator
+        if isinstance(made_by, type) and issubclass(made_by, operator):
+            yield from XCom.get_all(key=key, dag_id=dag.dag_id, task_id=task.task_id, run_id=context["run_id"]) or ()
 
 
 def _release_locks(lock: Mapping[str, Any]) -> None:

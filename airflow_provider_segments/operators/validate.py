@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_segments.core.model.interval import parse_time
-from airflow_provider_segments.operators.base import SegmentsOperator
+from airflow_provider_segments.operators.base import SegmentsOperator, names_given, parse_names
 from airflow_provider_segments.operators.locks import given_locks, renewed
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ class ValidateSegmentsOperator(SegmentsOperator):
         self.entry_id = entry_id
         self.min_rows = min_rows
         self.max_rows = max_rows
-        self.columns = columns
+        self.columns = names_given(columns, "columns")
         self.max_null_rates = max_null_rates
         self.min_time = min_time
         self.max_time = max_time
-        self.predicates = predicates
-        self.queries = queries
+        self.predicates = names_given(predicates, "predicates")
+        self.queries = names_given(queries, "queries")
         self.locks = locks
         self.memory_limit = memory_limit
 
@@ -116,12 +116,12 @@ class ValidateSegmentsOperator(SegmentsOperator):
         return Expectations(
             min_rows=_count(self.min_rows),
             max_rows=_count(self.max_rows),
-            columns=tuple(self.columns),
+            columns=tuple(parse_names(self.columns, "columns")),
             max_null_rates={column: float(rate) for column, rate in (self.max_null_rates or {}).items()},
             min_time_ms=parse_time(self.min_time) if self.min_time else None,
             max_time_ms=parse_time(self.max_time) if self.max_time else None,
-            predicates=tuple(self.predicates),
-            queries=tuple(Query(str(query["sql"]), query["expect"]) for query in self.queries),
+            predicates=tuple(parse_names(self.predicates, "predicates")),
+            queries=tuple(Query(str(query["sql"]), query["expect"]) for query in parse_names(self.queries, "queries")),
         )
 
 

@@ -9,6 +9,7 @@ from airflow.sdk import PokeReturnValue
 
 from airflow_provider_segments.core.model.interval import parse_time
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.operators.base import run_identity
 from airflow_provider_segments.sensors.base import SegmentsSensor
 from airflow_provider_segments.triggers.locks import SegmentLockTrigger, describe, now_ms
 
@@ -68,9 +69,9 @@ class SegmentLockSensor(SegmentsSensor):
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Look at the lock box once."""
-        self._group = f"{context['ti'].dag_id}/{context['ti'].run_id}"
-        wanted = self.trigger()
         hook = SegmentsHook(self.segments_conn_id)
+        self._group = run_identity(context, hook)
+        wanted = self.trigger()
         with hook.get_conn() as store:
             locks = store.table(self.table).locks.locks()
         at_ms = now_ms()

@@ -71,7 +71,7 @@ def connection(zk_hosts: str, storage_root: Path, monkeypatch: pytest.MonkeyPatc
     described = {
         "conn_type": "segments",
         "host": zk_hosts,
-        "extra": {"storage_uri": storage_root.as_uri(), "cluster": "airflow_tests"},
+        "extra": {"storage_uri": storage_root.as_uri(), "cluster": "airflow_tests", "deployment": "tests"},
     }
     monkeypatch.setenv("AIRFLOW_CONN_SEGMENTS_DEFAULT", json.dumps(described))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")  # half of a short job is the second compiler's

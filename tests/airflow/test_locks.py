@@ -106,15 +106,15 @@ def test_acquired_lock_belongs_to_the_run_and_the_task(table: Table) -> None:
     result = acquire(table).execute(attempt())
     [lock] = active(table)
     assert (lock.group, lock.tasks, lock.priority, lock.lock_type) == (
-        "dag/run",
-        ("dag/run/acquire",),
+        "tests/dag/run",
+        ("tests/dag/run/acquire",),
         50,
         LockType.EXCLUSIVE,
     )
     assert result == {
         "lock_id": lock.lock_id,
-        "group": "dag/run",
-        "task": "dag/run/acquire",
+        "group": "tests/dag/run",
+        "task": "tests/dag/run/acquire",
         "version": lock.version,
         "start": "2013-01-01T00:00:00Z",
         "end": "2013-02-01T00:00:00Z",
@@ -425,7 +425,7 @@ def test_work_in_process_ends_with_the_error_of_its_lost_lock(table: Table) -> N
     held = given_locks(acquire(table, lease="1s").execute(attempt()))
     told: list[Exception] = []
     with pytest.raises(LockLostError), renewed(table.locks, held, told.append):
-        table.locks.release_group("dag/run")
+        table.locks.release_group("tests/dag/run")
         until(lambda: told)
         raise KeyError("what the work made of it")
 
@@ -438,7 +438,7 @@ def test_compaction_that_ends_badly_leaves_no_lock_of_its_driver(
     operator = CompactSegmentsOperator(task_id="compact", table=table.name)
     working = Running(operator, context("compact"))
     until(lambda: started)
-    other(table, "dag/run/compact", priority=25)  # as the driver does
+    other(table, "tests/dag/run/compact", priority=25)  # as the driver does
     foreign = other(table, "somebody", interval=Interval(JANUARY.end_ms, JANUARY.end_ms + 1))
     if how == "killed":
         operator.on_kill()
@@ -458,7 +458,7 @@ def test_without_the_release_a_killed_compaction_keeps_its_locks_until_the_lease
     operator = CompactSegmentsOperator(task_id="compact", table=table.name)
     working = Running(operator, context("compact"))
     until(lambda: started)
-    other(table, "dag/run/compact", priority=25, lease_ms=SHORT_MS)
+    other(table, "tests/dag/run/compact", priority=25, lease_ms=SHORT_MS)
     operator.on_kill()
     working.end()
     request = LockRequest(group="next", task="next", interval=JANUARY, priority=25)

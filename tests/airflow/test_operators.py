@@ -140,7 +140,7 @@ def test_unfinished_push_is_reverted_by_the_identity_of_its_start(store: Segment
     table = make_table(store, table_name)
     entry_id = StartReplaceSegmentsOperator(task_id="start", table=table_name).execute(context("start"))
     revert = RevertUnfinishedOperator(task_id="revert", table=table_name, start_task_id="start")
-    assert revert.execute(context("revert"))["entry_id"] == entry_id
+    assert revert.execute(context("revert"))["entry_ids"] == [entry_id]
     assert table.lineage().entries[entry_id].state.value == "REVERTED"
     with pytest.raises(AirflowSkipException):
         revert.execute(context("revert"))
@@ -150,7 +150,7 @@ def test_completed_push_is_left_alone_and_so_is_another_runs(
     store: SegmentStore, table_name: str, tmp_path: Path
 ) -> None:
     table = make_table(store, table_name, "APPEND")
-    push_rows(table, tmp_path, {"a": [1]}, identity="dag/run/start")
+    push_rows(table, tmp_path, {"a": [1]}, identity="tests/dag/run/start")
     StartReplaceSegmentsOperator(task_id="start", table=table_name).execute(context("start", "another"))
     before = table.lineage()
     with pytest.raises(AirflowSkipException):

@@ -106,7 +106,7 @@ def test_run_marked_failed_right_after_the_entry_was_made_is_reverted(
 
     def made_then_marked(context: Any) -> None:
         ti = context["ti"]
-        table.start(identity=f"{ti.dag_id}/{ti.run_id}/{ti.task_id}")
+        table.start(identity=f"tests/{ti.dag_id}/{ti.run_id}/{ti.task_id}")
         mark_run_failed(context)
 
     start: Any = dag.get_task("replace_segments.start")

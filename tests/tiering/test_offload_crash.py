@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_segments.core.storage import folders, local
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.tiering import records
@@ -214,3 +215,21 @@ def test_a_reader_with_a_lease_keeps_the_primary_copy_until_it_ends(
             with held.storage.open(segment.key) as file:
                 assert file.read() == case.before[segment.name]
     case.check_done()
+
+
+def test_a_copy_killed_half_way_leaves_no_temporary_file(
+    tiered_store: SegmentStore, hand: HandClock, zk_hosts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local store writes below a temporary name first; whoever takes the offload over clears it away."""
+    root = getattr(tiered_store.tiered, "root", None)
+    if root is None:
+        pytest.skip("S3 has no temporary names")
+    case = Case(tiered_store, hand)
+    with monkeypatch.context() as dying:
+        dying.setattr(local, "_publish", lambda *_, **__: os._exit(9))
+        assert killed(case, zk_hosts, MOST, landed=False, uploads=True)
+    assert list(root.rglob(f"{folders.TEMP}*"))
+    end_of_session(case)
+    run_again(case)
+    case.check_done()
+    assert not list(root.rglob(f"{folders.TEMP}*"))

@@ -61,12 +61,17 @@ class LineageRecords:
             if node is not None
         }
 
-    def running_of(self, lineage: Lineage, identity: str) -> list[LineageEntry]:
+    def running_of(self, lineage: Lineage, identity: str, *, mapped: bool = False) -> list[LineageEntry]:
         """The entries in progress that ``identity`` made: at most one, except for expiries. Their guards tell, so a
-        retried task finds its own entry without having stored anything."""
+        retried task finds its own entry without having stored anything. ``mapped`` counts the mapped instances of the
+        task in (``identity/0`` ...)."""
         running = [entry.entry_id for entry in lineage.in_state(EntryState.IN_PROGRESS)]
         guards = self.guards(running) if running else {}
-        return [lineage.entries[entry_id] for entry_id, one in guards.items() if one.guard.identity == identity]
+        return [
+            lineage.entries[entry_id]
+            for entry_id, stored in guards.items()
+            if stored.guard.identity == identity or (mapped and _is_instance(stored.guard.identity, identity))
+        ]
 
     def guard_path(self, entry_id: str) -> str:
         """Where an entry's guard is."""
@@ -87,3 +92,9 @@ def lost_lineage(table: str, path: str) -> CorruptRecordError:
         f"table {table!r}: its lineage {path} is gone, and without it nobody can tell which segments are visible. "
         "Restore the znode from a backup of ZooKeeper (docs/operations.md); nothing was changed"
     )
+
+
+def _is_instance(identity: str | None, task: str) -> bool:
+    """Return True if ``identity`` is that of a mapped instance of ``task``."""
+    parent, _, index = (identity or "").rpartition("/")
+    return parent == task and index.isdecimal()

@@ -42,7 +42,6 @@ class TableConfig:
     (put rows without a usable time into a reject folder). ``target_rows`` is the most rows one segment may hold.
     Periods and times are in milliseconds, ``quota_bytes`` in bytes; ``None`` means not set. ``segment_locking`` gives
     new segments of an APPEND table a place (version and partition id) under locks, so that pushes can overwrite time.
-    ``concurrent_locks`` says that the config has ``"segmentLocking": "concurrent"``, which means the same as ``true``.
     ``upsert`` is set for a table that shows one row a key.
     """
 
@@ -61,7 +60,6 @@ class TableConfig:
     time_retention_ms: int | None = None
     quota_bytes: int | None = None
     segment_locking: bool = False
-    concurrent_locks: bool = False
     upsert: UpsertConfig | None = None
     raw: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
@@ -96,10 +94,8 @@ class TableConfig:
                 "without a time column it must be ALL"
             )
         locking = build.get("segmentLocking", False)
-        if not isinstance(locking, bool) and locking != "concurrent":
-            raise InvalidConfigError(
-                f'config field segmentLocking must be true, false or "concurrent", not {locking!r}'
-            )
+        if not isinstance(locking, bool) and locking != "concurrent":  # Druid's word for what is the only mode here
+            raise InvalidConfigError(f"config field segmentLocking must be true or false, not {locking!r}")
         if locking and kind == "REFRESH":
             raise InvalidConfigError(
                 f"table {name!r}: segmentLocking is for APPEND tables; each push of a REFRESH table replaces all of it"
@@ -126,7 +122,6 @@ class TableConfig:
             time_retention_ms=_time_retention(segments),
             quota_bytes=_quota(_section(raw, "quota")),
             segment_locking=bool(locking),
-            concurrent_locks=locking == "concurrent",
             upsert=upsert,
             raw=MappingProxyType(dict(raw)),
         )
@@ -158,7 +153,7 @@ class TableConfig:
             },
         }
         if self.segment_locking:
-            document["segmentBuildConfig"]["segmentLocking"] = "concurrent" if self.concurrent_locks else True
+            document["segmentBuildConfig"]["segmentLocking"] = True
         if self.quota_bytes is not None:
             document["quota"] = {"storage": str(self.quota_bytes)}
         return document

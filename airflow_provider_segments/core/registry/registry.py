@@ -16,7 +16,15 @@ from airflow_provider_segments.core.model.interval import Interval, parse_chunk
 from airflow_provider_segments.core.model.segment import SegmentRecord, encode_record
 from airflow_provider_segments.core.registry import shard as shards
 from airflow_provider_segments.core.registry.shard import Shard, ShardName
-from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Create, Op, SetData
+from airflow_provider_segments.core.zookeeper import (
+    ANY_VERSION,
+    Check,
+    CommitConflictError,
+    Create,
+    Delete,
+    Op,
+    SetData,
+)
 from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
 from airflow_provider_segments.exceptions import CorruptRecordError, OutcomeUnknownError, TableNotFoundError
 
@@ -188,9 +196,22 @@ class Registry:
     def make_chunks(self, shard_paths: Iterable[str]) -> None:
         """Make the chunks of these shards that are missing; one listing tells which."""
         parents = {path.rpartition("/")[0] for path in shard_paths}
+        if not parents:
+            return
         there = {f"{self.path}/{chunk}" for chunk in self._session.children(self.path)}
         if missing := parents - there:
             self._session.ensure(missing)
+
+    def remove_empty_chunks(self) -> int:
+        """Remove the znodes of time chunks without shards; returns how many went.
+
+        ZooKeeper removes no znode that has children, and who registers into a chunk makes it in every attempt.
+        """
+        parents = [f"{self.path}/{chunk}" for chunk in self._session.children(self.path)]
+        below = self._session.children_many(parents)
+        empty = [parent for parent, shards_there in zip(parents, below, strict=True) if not shards_there]
+        outcomes = self._session.commit_many([[Delete(parent, ANY_VERSION)] for parent in empty])
+        return sum(not isinstance(outcome, Exception) for outcome in outcomes)
 
     def standing(self, paths: Iterable[str]) -> dict[str, bytes]:
         """Contents of those of ``paths`` that exist."""

@@ -101,7 +101,6 @@ def stage(context: TableContext, ticket: StageTicket, segments: Sequence[StagedS
     segments, opened = _placed(context, ticket, opened, segments)
     payloads = _payloads(context, ticket, segments)
     creates = [] if opened.stages[ticket.stager].begun else context.registry.in_one_request(payloads)
-    context.registry.make_chunks(payloads)
     if not creates:
         context.retried("stage", lambda: _begin(context, ticket, opened))
         context.retried("stage", lambda: _register(context, ticket, opened, payloads))
@@ -180,6 +179,7 @@ def _finish(
     done = Stage(ticket.attempt, begun=True, done=True, segments=totals.segments, rows=totals.rows, bytes=totals.bytes)
     finished = stored.guard.with_locks(relying.own_locks).with_stage(ticket.stager, done)
     write = context.records.write_guard(ticket.entry_id, stored, finished)
+    context.registry.make_chunks(create.path for create in creates)  # again in each attempt: an empty chunk may go
     context.session.commit([write, *creates, *context.fence(finished)])
 
 

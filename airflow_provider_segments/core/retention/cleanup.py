@@ -47,7 +47,12 @@ from airflow_provider_segments.core.retention.rules import (
     wanted_shards,
 )
 from airflow_provider_segments.core.zookeeper import Check, Delete, Op
-from airflow_provider_segments.exceptions import RecordTooLargeError
+from airflow_provider_segments.exceptions import (
+    ContentionError,
+    MetadataUnavailableError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+)
 
 _LOG = logging.getLogger(__name__)
 _FALLEN_BACK = "readers have fallen back from it: segments were lost; revert it"
@@ -164,6 +169,8 @@ def run(context: TableContext) -> CleanedUp:
             _LOG.warning("Table %r: clean-up of entry %s is put off: %s", context.table, decision.entry_id, error)
     for entry_id, freed in context.retried("cleanup", lambda: _remove_hidden(context)).items():
         report.mark_hidden(entry_id, freed)
+    if report.dropped:  # by the time an entry is dropped, what it hid has left the registry
+        context.registry.remove_empty_chunks()
     return report
 
 
@@ -255,7 +262,20 @@ def remove_staged(context: TableContext, entry_id: str) -> Freed:
 
 def finish_forced_start(context: TableContext, started: StartedEntry) -> None:
     """Mark what a forced start has let go. An attempt that was killed before it came to that has left nothing but the
-    entries' states, so its retry looks at all of them."""
+    entries' states, so its retry looks at all of them.
+
+    Raises what ``Retry.run`` raises, in words that say that the entry is there.
+    """
+    try:
+        _mark_let_go(context, started)
+    except (ContentionError, MetadataUnavailableError, OutcomeUnknownError) as error:
+        raise type(error)(
+            f"start of table {context.table!r}: entry {started.entry_id} is made, but not all that it let go is marked "
+            f"for deletion yet; a retry of the start goes on with that, and so does the next retention pass ({error})"
+        ) from error
+
+
+def _mark_let_go(context: TableContext, started: StartedEntry) -> None:
     reverted = list(started.reverted)
     if started.resumed:
         reverted += [entry.entry_id for entry in context.records.read().lineage.in_state(EntryState.REVERTED)]

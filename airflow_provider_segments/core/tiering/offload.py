@@ -201,6 +201,7 @@ class Offloader:
                 taken.update(ledger.segment for planned in record.shards for ledger in planned.ledgers)
                 continue
             self._work(claimed, report)
+            self._discard_unfinished(record)
             report.resumed += 1
             tell(report)
         return taken
@@ -220,6 +221,11 @@ class Offloader:
             return claimed
 
         return self._retried(attempt)
+
+    def _discard_unfinished(self, record: OffloadRecord) -> None:
+        """Remove what the writes of a run that was killed have left half-done. Only that offload wrote there."""
+        for entry_id in {self._name(planned.shard).entry_id for planned in record.shards}:
+            self.tiered.discard_unfinished(ledger_prefix(self.table, entry_id, record.context))
 
     # --- copying and recording
 

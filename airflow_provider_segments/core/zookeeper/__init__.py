@@ -1,6 +1,7 @@
 """ZooKeeper: the session, compare-and-set and transactions, the Helix record codec, and an embedded server."""
 
 from airflow_provider_segments.core.zookeeper.session import (
+    ANY_VERSION,
     Check,
     CommitConflictError,
     Create,
@@ -13,6 +14,7 @@ from airflow_provider_segments.core.zookeeper.session import (
 )
 
 __all__ = [
+    "ANY_VERSION",
     "Check",
     "CommitConflictError",
     "Create",

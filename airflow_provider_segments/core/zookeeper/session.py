@@ -183,6 +183,9 @@ class Check:
 
 Op = Create | SetData | Delete | Check
 
+ANY_VERSION = -1
+"""As the version of a :class:`Delete`: whatever the version is."""
+
 
 class CommitConflictError(SegmentsError):
     """The server refused a transaction, so nothing of it was applied.
