@@ -41,6 +41,10 @@ class TableNotFoundError(SegmentsError, LookupError):
     """The table has no config in this cluster."""
 
 
+class TableDroppedError(TableNotFoundError):
+    """The table was dropped. Until its retention period is over, a revert brings it back."""
+
+
 class EntryNotFoundError(SegmentsError, LookupError):
     """The table's lineage has no such entry."""
 

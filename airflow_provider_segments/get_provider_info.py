@@ -26,6 +26,7 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.config",
                 "operators.deletion",
                 "operators.locks",
+                "operators.removal",
                 "operators.replace",
                 "operators.retention",
                 "operators.unfinished",

@@ -91,6 +91,8 @@ def _entry_document(entry: LineageEntry, entries: Lineage, latest: str | None) -
 
 
 def _note(entry: LineageEntry, entries: Lineage, latest: str | None) -> str:
+    if entry.entry_id == entries.dropped_by:
+        return "dropped the table"
     if entry.entry_id == latest:
         return "latest"
     return "cleaning" if entries.is_cleaning(entry.entry_id) else ""

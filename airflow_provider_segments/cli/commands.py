@@ -205,6 +205,33 @@ COMMANDS: tuple[Command | Group, ...] = (
         ),
     ),
     Command(
+        "delete-time",
+        "Take the rows of a stretch of time out of sight",
+        "removal:delete_time",
+        (
+            _TABLE,
+            _argument("--start", metavar="TIME", type=time_ms, required=True, help="from this time on: ISO 8601, UTC"),
+            _argument("--end", metavar="TIME", type=time_ms, required=True, help="before this time"),
+            _flag("--dry-run", help="show how many segments have rows there, change nothing"),
+            _argument("--identity", metavar="TEXT", help="name of the work: a retry of it succeeds"),
+        ),
+        "Overwrite a stretch of time with nothing, under an EXCLUSIVE lock. The table needs segmentLocking. "
+        "Reverting the entry that this makes brings the rows back.",
+    ),
+    Command(
+        "drop-table",
+        "Take a table out of sight, and then away",
+        "removal:drop_table",
+        (
+            _TABLE,
+            _flag("--dry-run", help="show what would be hidden, change nothing"),
+            _flag("--yes", help="really do it"),
+            _argument("--identity", metavar="TEXT", help="name of the work: a retry of it succeeds"),
+        ),
+        "Hide everything in a table by one switch, and refuse new pushes. Reverting the entry that this makes brings "
+        "it back until replacedSegmentsRetentionPeriod is over; then retention and drain remove the rest.",
+    ),
+    Command(
         "retention",
         "Let go of what is past its time: one pass of all that the configs say",
         "deletion:retention",

@@ -18,7 +18,7 @@ from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.core.deletion.reconcile import Reconciler, ReconcileReport
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
 from airflow_provider_segments.core.lineage.guard import OWN_IDENTITY, GuardState
-from airflow_provider_segments.core.locking import LockBox
+from airflow_provider_segments.core.locking import LockBox, Priority
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.identity import HeldLock
@@ -27,7 +27,7 @@ from airflow_provider_segments.core.model.names import check_table_name, check_t
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.core.registry.leases import LeaseInfo
-from airflow_provider_segments.core.replacement import end, revert, stage, start
+from airflow_provider_segments.core.replacement import end, overwrite, revert, stage, start
 from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.replacement.end import EndedEntry
 from airflow_provider_segments.core.replacement.revert import RevertedEntry
@@ -35,8 +35,9 @@ from airflow_provider_segments.core.replacement.rules import Force
 from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
 from airflow_provider_segments.core.replacement.staged import sort_out
 from airflow_provider_segments.core.replacement.start import AllVisible, StartedEntry, StartOptions
-from airflow_provider_segments.core.retention import cleanup, retain
+from airflow_provider_segments.core.retention import cleanup, drop, retain
 from airflow_provider_segments.core.retention.cleanup import CleanedUp
+from airflow_provider_segments.core.retention.drop import DroppedTable
 from airflow_provider_segments.core.retention.retain import RetentionReport
 from airflow_provider_segments.core.snapshot import SegmentStatus, Snapshot
 from airflow_provider_segments.core.storage import open_store
@@ -47,7 +48,12 @@ from airflow_provider_segments.core.tiering.records import OffloadReport
 from airflow_provider_segments.core.upsert.record import Switch
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession, ZooKeeperSettings
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-from airflow_provider_segments.exceptions import EntryNotFoundError, InvalidConfigError, InvalidNameError
+from airflow_provider_segments.exceptions import (
+    EntryNotFoundError,
+    InvalidConfigError,
+    InvalidNameError,
+    TableDroppedError,
+)
 
 
 class SegmentStore:
@@ -262,6 +268,20 @@ class Table:
         """What :meth:`revert` would do, or the error it would raise. Changes nothing."""
         return revert.preview(self._context, entry_id, force=Force.ALSO if force else Force.NEVER)
 
+    def drop(self, *, identity: str | None = None) -> DroppedTable:
+        """Drop the table: see :mod:`.retention.drop`. Reverting the entry that this makes brings it back."""
+        return drop.drop(self._context, identity=_check_identity(identity))
+
+    def preview_drop(self) -> DroppedTable:
+        """What :meth:`drop` would do now. Changes nothing."""
+        return drop.preview(self._context)
+
+    def delete_time(
+        self, interval: Interval, *, identity: str | None = None, priority: int = Priority.BATCH
+    ) -> EndedEntry:
+        """Remove the rows of a stretch of time from sight: see :func:`.replacement.overwrite.delete_time`."""
+        return overwrite.delete_time(self._context, interval, identity=_check_identity(identity), priority=priority)
+
     def cleanup(self) -> CleanedUp:
         """One pass of the lineage clean-up: see :func:`.retention.cleanup.run`."""
         return cleanup.run(self._context)
@@ -349,7 +369,13 @@ class Table:
     ) -> Snapshot:
         """What is visible: see :meth:`.snapshot.SnapshotReader.take`. ``with table.snapshot() as taken:`` keeps its
         objects from being deleted until the block ends."""
-        return self._context.reader.take(start, end, as_of=as_of, mark=mark, owner=owner)
+        taken = self._context.reader.take(start, end, as_of=as_of, mark=mark, owner=owner)
+        dropped_by = taken.lineage.dropped_by if taken.lineage is not None else None
+        if dropped_by is not None:
+            raise TableDroppedError(
+                f"table {self.name!r} was dropped; to bring it back: segments revert {self.name} {dropped_by}"
+            )
+        return taken
 
     @property
     def context(self) -> TableContext:

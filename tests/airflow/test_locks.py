@@ -564,7 +564,7 @@ def test_group_with_a_lock_releases_it_when_the_run_is_marked_failed(
         )
     run = run_dag(dag)
     found = {task.removeprefix("replace_segments."): state for task, state in states(run).items()}
-    assert held == [f"{dag.dag_id}/{run.run_id}"]
+    assert held == [f"tests/{dag.dag_id}/{run.run_id}"]
     assert (run.state, found["revert"], found["release"], found["outcome"]) == (
         "failed",
         "success",

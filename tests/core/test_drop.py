@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 
+from airflow_provider_segments.core.locking import LockRequest
+from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import (
@@ -120,8 +122,6 @@ def visible_objects(table: Table) -> int:
 
 
 def test_a_reader_and_a_lock_hold_up_the_end_of_a_dropped_table(store: SegmentStore, hand: HandClock) -> None:
-    from airflow_provider_segments.core.locking import LockRequest
-
     table = make_table(on_clock(store, hand.clock()))
     push(table, ["a"])
     with table.snapshot():
@@ -176,8 +176,6 @@ def test_an_hour_is_deleted_and_brought_back(store: SegmentStore) -> None:
         "segmentsConfig": {"timeColumnName": "ts"},
         "segmentBuildConfig": {"segmentLocking": True},
     }
-    from airflow_provider_segments.core.model.config import TableConfig
-
     store.apply_config(TableConfig.from_json(document))
     table = store.table("t")
     push(table, 2)
@@ -198,8 +196,6 @@ def test_an_hour_is_deleted_and_brought_back(store: SegmentStore) -> None:
 
 
 def test_time_that_somebody_else_has_locked_is_not_deleted(store: SegmentStore) -> None:
-    from airflow_provider_segments.core.locking import LockRequest
-
     table = make_table(store)
     table.locks.acquire(LockRequest(group="g", task="t", interval=Interval(0, DAY_MS)))
     with pytest.raises(LockDeniedError):

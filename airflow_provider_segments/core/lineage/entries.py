@@ -26,6 +26,10 @@ class EntryState(enum.Enum):
     REVERTED = "REVERTED"
 
 
+DROP_VERSION = 1 << 60
+"""The version of an overwrite that drops the table: above every time in milliseconds."""
+
+
 class Overwrite(NamedTuple):
     """Time that an overwrite holds: it hides segments of a version below ``version`` in ``[start_ms, end_ms)``, in UTC
     milliseconds, while its entry is COMPLETED."""
@@ -206,6 +210,16 @@ class Lineage:
             if key.startswith(_OVERWRITE) and key.removeprefix(_OVERWRITE) in self.entries
             for overwrite in self._decode_overwrite(key, text or "")
         )
+
+    @cached_property
+    def dropped_by(self) -> str | None:
+        """The COMPLETED entry that dropped the table; ``None`` when it is not dropped."""
+        drops = (one.entry_id for one in self.overwrites_in_force if one.version == DROP_VERSION)
+        return next(drops, None)
+
+    def without_overwrite(self, entry_id: str) -> Lineage:
+        """This lineage without the mark of the time that the entry holds."""
+        return self._without_marks({_OVERWRITE + entry_id}, self.entries)
 
     @cached_property
     def overwrites_in_force(self) -> tuple[Overwrite, ...]:

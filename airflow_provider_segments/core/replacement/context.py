@@ -21,7 +21,7 @@ from airflow_provider_segments.core.registry.registry import Registry
 from airflow_provider_segments.core.snapshot import SnapshotReader
 from airflow_provider_segments.core.table_config import TableConfigs
 from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Op, ZooKeeperSession
-from airflow_provider_segments.exceptions import EntryNotFoundError
+from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError
 
 _T = TypeVar("_T")
 
@@ -86,6 +86,17 @@ class TableContext:
                 "it was never started here, or was cleaned up"
             )
         return stored
+
+    def check_not_dropped(self, lineage: Lineage, refusal: type[RefusedError], step: str) -> None:
+        """Raises ``refusal`` (``table-dropped``) when the table is dropped."""
+        if lineage.dropped_by is not None:
+            raise refusal(
+                "table-dropped",
+                f"{step} refused: the table was dropped",
+                table=self.table,
+                entry_id=lineage.dropped_by,
+                hint=f"To bring it back: segments revert {self.table} {lineage.dropped_by}",
+            )
 
     def settled_names(self, lineage: Lineage, entry_id: str) -> set[str]:
         """Names that are registered under other entries than this one, which are COMPLETED or have left: readers see

@@ -245,6 +245,7 @@ def _switch(context: TableContext, prepared: _Prepared) -> EndedEntry:
     if entry.state is EntryState.COMPLETED:
         return _already(context, entry)
     _check_not_reverted(context, entry)
+    context.check_not_dropped(stored.lineage, EndRefusedError, "end")
     fence = context.fence(guard.guard)  # before what follows from a lost lock is told
     _check_names(context, stored, entry, records)
     _check_order(context, stored.lineage, entry, prepared)

@@ -20,8 +20,9 @@ def delete_time(
     The push holds an EXCLUSIVE lock of ``priority`` on the interval meanwhile. A retry under the same ``identity``
     finds that it is done, and removes nothing that came since.
 
-    Raises :class:`LockDeniedError` when somebody else has the time, :class:`StartRefusedError` (``overwrite-not-locked`` on a table without ``segmentLocking``),
-    :class:`EndRefusedError`, and what ``Retry.run`` raises.
+    Raises :class:`LockDeniedError` when somebody else has the time, :class:`StartRefusedError`
+    (``overwrite-not-locked`` on a table without ``segmentLocking``), :class:`EndRefusedError`, and what ``Retry.run``
+    raises.
     """
     who = identity or context.clock.new_id()
     if done := _done_by(context, context.records.read().lineage, who):

@@ -59,6 +59,8 @@ def revert(
             return done
         entry, checks = _checked(context, stored, entry_id, guard, force)
         reverted = stored.lineage.put(entry.moved_to(EntryState.REVERTED, context.clock.now_ms()))
+        if stored.lineage.dropped_by == entry_id:  # whatever is pushed from now on must not lie beneath it
+            reverted = reverted.without_overwrite(entry_id)
         ops = [context.records.write(stored, reverted), *checks, *_settle(context, entry_id, guard, who)]
         before = context.clock.monotonic()
         context.session.commit(ops)

@@ -98,6 +98,7 @@ def start(
 
     def attempt() -> StartedEntry:
         stored, visible = look.take()
+        context.check_not_dropped(stored.lineage, StartRefusedError, "start")
         wanted = Guard.new(
             who,
             announced=bool(announced),

@@ -28,6 +28,7 @@ from airflow_provider_segments.core.registry.shard import Shard
 from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.replacement.end import remove_rest
 from airflow_provider_segments.core.replacement.start import StartedEntry
+from airflow_provider_segments.core.retention import drop
 from airflow_provider_segments.core.retention.beneath import (
     HiddenSegment,
     hidden_for_good,
@@ -64,13 +65,15 @@ _HIDES = "it overwrote time in which older segments are still registered; it sta
 class CleanedUp:
     """What one pass did, or would do: entries aborted for their age, segments marked for deletion and their bytes,
     entries dropped. ``reasons`` has every entry that was there, the ones that were left alone included, and those that
-    had left and had brought something that is hidden for good."""
+    had left and had brought something that is hidden for good. ``removed`` says that the table itself, which had been
+    dropped, is gone."""
 
     aborted: list[str] = field(default_factory=list)
     marked: dict[str, int] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     bytes: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    removed: bool = False
 
     def mark(self, entry_id: str, freed: Freed) -> None:
         """Note what of an entry was marked, if anything was."""
@@ -125,6 +128,9 @@ def plan(context: TableContext) -> CleanupPlan:
     for decision in decide(lineage, hidden, config, now_ms):  # each under what those before it will have left
         if decision.entry_id in back:
             decision = Decision(decision.entry, Action.KEEP, _FALLEN_BACK)
+        elif decision.action is Action.DROP and lineage.dropped_by == decision.entry_id:
+            if left := drop.waits_for(context, lineage):
+                decision = Decision(decision.entry, Action.KEEP, f"it dropped the table, and waits for {left}")
         elif decision.action is Action.DROP and _hides_something(context, lineage, decision.entry_id):
             decision = Decision(decision.entry, Action.KEEP, _HIDES)
         decisions.append(decision)
@@ -167,6 +173,8 @@ def run(context: TableContext) -> CleanedUp:
         except RecordTooLargeError as error:
             report.reasons[decision.entry_id] = f"put off: {error}"
             _LOG.warning("Table %r: clean-up of entry %s is put off: %s", context.table, decision.entry_id, error)
+    if report.removed:
+        return report
     for entry_id, freed in context.retried("cleanup", lambda: _remove_hidden(context)).items():
         report.mark_hidden(entry_id, freed)
     if report.dropped:  # by the time an entry is dropped, what it hid has left the registry
@@ -296,6 +304,9 @@ def _act(context: TableContext, decision: Decision, report: CleanedUp) -> None:
         case Action.MARK | Action.SETTLE:
             completed = decision.entry.state is EntryState.COMPLETED
             report.mark(entry_id, (remove_replaced if completed else remove_staged)(context, entry_id))
+        case Action.DROP if context.records.read().lineage.dropped_by == entry_id:
+            report.removed = context.retried("cleanup", lambda: drop.remove_table(context, entry_id))
+            report.dropped += [entry_id] if report.removed else []
         case Action.DROP:
             remove_rest(context, entry_id)
             if context.retried("cleanup", lambda: _drop(context, entry_id, decision.entry.state)):

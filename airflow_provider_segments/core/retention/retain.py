@@ -84,7 +84,10 @@ def retain(context: TableContext, *, dry_run: bool = False) -> RetentionReport:
         report.add(planned.report())
         report.expired, report.skipped = expiry.plan(context, planned.outcome)
     else:
-        report.add(cleanup.run(context))
+        done = cleanup.run(context)
+        report.add(done)
+        if done.removed:
+            return report
         report.expired, report.skipped = expiry.expire(context)
     return report
 

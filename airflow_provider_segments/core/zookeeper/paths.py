@@ -67,6 +67,18 @@ class ClusterPaths:
         """Parent of a table's ledgers that are no segments: cursors or schemas. What stands there is in use."""
         return f"/{self.cluster}/LEDGERS/{check_table_name(table)}/{component}"
 
+    def of_table(self, table: str) -> tuple[str, ...]:
+        """Every znode that a table has of its own, each without those below it."""
+        return (
+            self.lineage(table),
+            self.entries(table),
+            self.registry(table),
+            self.readers(table),
+            self.lock_box(table),
+            self.offloads(table),
+            self.config(table),
+        )
+
     def config(self, table: str) -> str:
         """A table's config."""
         return f"{self.configs}/{check_table_name(table)}"

@@ -1,0 +1,46 @@
+"""The operators that take a table, or a stretch of its time, out of sight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.exceptions import TableDroppedError
+from airflow_provider_segments.operators.removal import DeleteTimeOperator, DropTableOperator
+from tests.airflow.helpers import context, make_table, push_rows
+
+
+def test_a_table_is_dropped_once_however_often_the_task_is_tried(
+    store: SegmentStore, table_name: str, tmp_path: Path
+) -> None:
+    table = make_table(store, table_name)
+    push_rows(table, tmp_path, {"a": [1, 2]})
+    looked = DropTableOperator(task_id="drop", table=table_name, dry_run="true").execute(context("drop"))
+    assert (looked["rows"], looked["dry_run"], table.snapshot().rows) == (2, True, 2)
+    drop = DropTableOperator(task_id="drop", table=table_name)
+    done = [drop.execute(context("drop")) for _ in range(2)]
+    assert [one["already"] for one in done] == [False, True]
+    with pytest.raises(TableDroppedError):
+        table.snapshot()
+    table.revert(done[0]["entry_id"])
+    assert table.snapshot().rows == 2
+
+
+def test_time_is_removed_once_however_often_the_task_is_tried(store: SegmentStore, table_name: str) -> None:
+    store.apply_config(
+        TableConfig.from_json(
+            {
+                "tableName": table_name,
+                "segmentsConfig": {"timeColumnName": "at"},
+                "segmentBuildConfig": {"segmentLocking": True},
+            }
+        )
+    )
+    delete = DeleteTimeOperator(task_id="delete", table=table_name, start="2013-01-01", end="2013-01-02")
+    first, second = (delete.execute(context("delete")) for _ in range(2))
+    assert (first["already"], second["already"]) == (False, True)
+    assert first["entry_id"] == second["entry_id"]
+    assert len(store.table(table_name).lineage()) == 1
