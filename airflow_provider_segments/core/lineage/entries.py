@@ -26,7 +26,7 @@ class EntryState(enum.Enum):
     REVERTED = "REVERTED"
 
 
-DROP_VERSION = 1 << 60
+DROP_VERSION = 1 << 56
 """The version of an overwrite that drops the table: above every time in milliseconds."""
 
 
