@@ -33,6 +33,11 @@ class CorruptRecordError(SegmentsError, ValueError):
     """A stored record cannot be decoded. Never read as "no record": that would let the next write erase it."""
 
 
+class NewerRecordError(CorruptRecordError):
+    """A stored record of a format that a newer version of this package has written. It is left as it is; the message
+    says which version reads it, as far as the record tells."""
+
+
 class RecordTooLargeError(SegmentsError, ValueError):
     """A record that ZooKeeper could not hold. Raised before anything is sent."""
 

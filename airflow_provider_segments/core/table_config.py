@@ -13,11 +13,19 @@ from airflow_provider_segments.core.lineage.entries import Lineage
 from airflow_provider_segments.core.lineage.records import lost_lineage
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.names import check_table_name
+from airflow_provider_segments.core.model.records import decode_as
+from airflow_provider_segments.core.registry.registry import Root, encode_root
 from airflow_provider_segments.core.upsert.record import UpsertRecord, store_record
 from airflow_provider_segments.core.zookeeper import CommitConflictError, Create, Node, SetData, znrecord
 from airflow_provider_segments.core.zookeeper.znrecord import ZNRecord
-from airflow_provider_segments.exceptions import CorruptRecordError, InvalidConfigError, TableNotFoundError
+from airflow_provider_segments.exceptions import (
+    CorruptRecordError,
+    InvalidConfigError,
+    InvalidNameError,
+    TableNotFoundError,
+)
 
+_JSON = msgspec.json.Decoder()
 _PLAIN = ("tableName", "tableType")
 
 
@@ -55,7 +63,7 @@ class TableConfigs:
                 self._paths.lineages,
                 self._paths.readers(config.name),
                 self._paths.entries(config.name),
-                self._paths.registry(config.name),
+                self._paths.registries,
             ]
         )
         path = self._paths.config(config.name)
@@ -64,6 +72,7 @@ class TableConfigs:
         if node is None:
             # The lineage comes first: a table without one is damaged, and must not read as empty.
             self._make_lineage(config)
+            self._make_registry(config.name)
             self._session.commit([Create(path, payload)])
             return "created"
         if node.data == payload:
@@ -84,12 +93,25 @@ class TableConfigs:
         with suppress(CommitConflictError):  # somebody else has made it
             self._session.commit([Create(path, codec.encode(_empty_lineage(config)))])
 
+    def _make_registry(self, table: str) -> None:
+        """Make an empty registry, unless the table has one already."""
+        path = self._paths.registry(table)
+        if self._session.get(path) is None:
+            with suppress(CommitConflictError):  # somebody else has made it
+                self._session.commit([Create(path, encode_root(Root.new()))])
+
     def _decode(self, table: str, node: Node) -> TableConfig:
-        where = f"config of table {table!r}"
+        where = self._paths.config(table)
         record = znrecord.decode(node.data, where)
         if record.id != table:
             raise CorruptRecordError(f"{where}: the record says it belongs to {record.id!r}")
-        return TableConfig.from_json({key: _value(key, text, where) for key, text in record.simple_fields.items()})
+        fields = {key: _value(key, text, where) for key, text in record.simple_fields.items()}
+        try:
+            return TableConfig.from_json(fields)
+        except (InvalidConfigError, InvalidNameError) as error:
+            raise CorruptRecordError(
+                f"{where}: {error}; restore the znode, or remove it and apply the config again"
+            ) from error
 
 
 def _empty_lineage(config: TableConfig) -> Lineage:
@@ -118,7 +140,4 @@ def _record(config: TableConfig) -> ZNRecord:
 def _value(key: str, text: str | None, where: str) -> Any:
     if key in _PLAIN or text is None:
         return text
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise CorruptRecordError(f"{where}: field {key} is not JSON ({error})") from error
+    return decode_as(_JSON, text, where, f"field {key[:80]!r}")

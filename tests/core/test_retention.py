@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_segments.core.lineage import guard
 from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.ledger import owner_metadata
@@ -564,12 +563,6 @@ def test_a_forced_start_that_died_before_it_marked_anything_is_finished_by_its_r
     assert registered(table) == {"a"}
     assert table.start((), ["a"], identity="me", force_cleanup=True).resumed
     assert registered(table) == set()
-
-
-def test_a_guard_without_the_fields_that_most_have_no_use_for_is_read() -> None:
-    old = b'{"format":2,"state":"OPEN","identity":"me","stages":{},"settled_by":null,"completed_at":0}'
-    read = guard._DECODER.decode(old)
-    assert (read.identity, read.has_quota) == ("me", False)
 
 
 # --- quota

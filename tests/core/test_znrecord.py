@@ -88,7 +88,8 @@ def test_lists_are_split_as_pinot_splits_them(joined: str, names: tuple[str, ...
 
 
 def test_unknown_keys_are_ignored_and_missing_or_null_fields_read_as_empty() -> None:
-    assert codec.decode(b'{"id":"t","later":[1,{"x":2}],"mapFields":null}', "t") == Lineage("t")
+    stored = b'{"id":"t","later":[1,{"x":2}],"mapFields":null,"listFields":{}}'
+    assert codec.decode(stored, "t") == Lineage("t")
 
 
 def padded(size: int) -> ZNRecord:
@@ -142,6 +143,10 @@ GOOD = codec.encode(Lineage("t").put(LineageEntry.of(ENTRY, ["a"], ["b"], EntryS
         pytest.param(b"[]", "not a readable ZNRecord", id="array"),
         pytest.param(b"{}", "not a readable ZNRecord", id="no id"),
         pytest.param(b'{"id":null}', "not a readable ZNRecord", id="null id"),
+        pytest.param(b'{"id":"t"}', "it has no listFields", id="no lists"),
+        pytest.param(b'{"id":"t","listFields":null}', "it has no listFields", id="null lists"),
+        pytest.param(b'{"id":"t","listFields":{"later":[]}}', "'later' is not the id of an entry", id="no entry id"),
+        pytest.param(b"[" * 100_000, "not a readable ZNRecord", id="nested"),
         pytest.param(b"127.0.0.1", "not a readable ZNRecord", id="not JSON"),
         pytest.param(GOOD[:-1], "not a readable ZNRecord", id="cut off"),
         pytest.param(GOOD + b"x", "not a readable ZNRecord", id="trailing"),

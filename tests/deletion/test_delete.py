@@ -10,7 +10,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from airflow_provider_segments.core.deletion import dead_letters
+from airflow_provider_segments.core.deletion.messages import UnreadableLetters
 from airflow_provider_segments.core.deletion.report import DeletionReport
+from airflow_provider_segments.core.model import ledger as ledgers
 from airflow_provider_segments.core.model.ledger import (
     APPLICATION,
     DeletionBatch,
@@ -20,7 +23,9 @@ from airflow_provider_segments.core.model.ledger import (
     owner_metadata,
 )
 from airflow_provider_segments.core.storage.base import entry_prefix
-from airflow_provider_segments.core.zookeeper import Delete, SetData
+from airflow_provider_segments.core.table import Table
+from airflow_provider_segments.core.zookeeper import Create, Delete, SetData
+from airflow_provider_segments.exceptions import NewerRecordError
 from tests.deletion.support import LATER, FaultyStore, World, batch_of, check_equation
 from tests.support.owned import remove
 
@@ -144,11 +149,16 @@ def test_a_hidden_segment_that_is_kept_for_a_revert_is_in_use(world: World) -> N
     assert set(table.snapshot().names) == {"a"} and len(world.stored()) == 2
 
 
-def test_a_malformed_batch_is_acknowledged_once_and_shown(local: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_batch_becomes_a_dead_letter_as_it_is_and_is_shown(
+    local: World, caplog: pytest.LogCaptureFixture
+) -> None:
     local.enqueue(b'{"table": "t", "what": "is this"}')
     report = local.drain()
     assert (report.total("malformed"), report.acknowledged, report.deliveries) == (1, 1, 1)
     assert "what" in caplog.text and not local.store.queue.backlog().in_flight
+    ((name, letters),) = local.store.queue.dead_letters()
+    assert isinstance(letters, UnreadableLetters) and letters.payload == b'{"table": "t", "what": "is this"}'
+    assert local.store.queue.purge(name) == 1
 
 
 def test_one_malformed_message_does_not_keep_the_others_of_its_batch(
@@ -165,6 +175,60 @@ def test_one_malformed_message_does_not_keep_the_others_of_its_batch(
     assert report.total("malformed") == local_bad and report.total("deleted") == 2
     assert report.deliveries == report.acknowledged == local_bad + 2
     assert "passwd" in caplog.text and not world.stored()
+    ((_, letters),) = world.store.queue.dead_letters()
+    assert isinstance(letters, UnreadableLetters)
+    kept = msgspec.json.decode(letters.payload)
+    assert kept["table"] == "t" and len(kept["ledgers"]) == local_bad
+
+
+NEWER = b'{"format":3,"needs":"9.0","shape":"of the future"}'
+
+
+def test_a_message_of_a_newer_format_stays_in_the_queue_and_stops_nobody(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Acknowledged by a version that cannot read it, its objects would be orphans for ever."""
+    table = world.table()
+    world.push(table, ["a", "b"])
+    paths = [world.enqueue(NEWER) for _ in range(3)]
+    sweep = f"{world.store.paths.sweeps}/0.{world.store.clock.new_id()}"
+    world.store.session.commit([Create(sweep, NEWER)])
+    world.mark(table, {"a"})
+    for again in range(2):
+        report = world.drain()
+        assert (report.left_alone, report.total("deleted")) == (4, 1 - again)
+        assert "to 9.0 or later" in str(report.errors)
+    assert [node and node.data for node in world.store.session.get_many([*paths, sweep])] == [NEWER] * 4
+    assert not world.store.session.children(world.store.paths.dead_letters)
+    claims = world.store.session.children(world.store.paths.deletion_claims)
+    assert all(name.startswith("consumer-") for name in claims), "each was given back"
+    assert "left alone" in caplog.text and world.store.queue.backlog().in_flight == 3
+    alter_to_ours(world, paths[0], table)
+    assert world.drain().total("stale") == 1, "a version that can read it finds it and works on it"
+
+
+def alter_to_ours(world: World, path: str, table: Table) -> None:
+    """What the newer version meant by its message: here, one about a segment in use."""
+    entry_id = next(iter(table.lineage().entries))
+    node = world.store.session.get(path)
+    assert node is not None
+    batch = batch_of("t", entry_id, world.generation(table, entry_id), "b")
+    world.store.session.commit([SetData(path, ledgers.encode(batch), node.version)])
+
+
+def test_dead_letters_of_a_newer_format_are_neither_redriven_nor_purged(local: World) -> None:
+    local.store.queue.prepare()
+    path = f"{local.store.paths.dead_letters}/newer.7"
+    local.store.session.commit([Create(path, NEWER)])
+    for purge in (False, True):
+        done = dead_letters.redrive(local.store.queue, purge=purge)
+        assert (done.messages, done.undecodable) == (0, ["newer.7"])
+        with pytest.raises(NewerRecordError, match=r"to 9\.0 or later"):
+            dead_letters.redrive(local.store.queue, ["newer.7"], purge=purge)
+    (letter,) = dead_letters.list_dead_letters(local.store.queue)
+    assert "format 3" in letter.problem
+    node = local.store.session.get(path)
+    assert node is not None and node.data == NEWER
 
 
 POISON = [

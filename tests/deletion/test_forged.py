@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from airflow_provider_segments.core.deletion.in_use import TableUse
-from airflow_provider_segments.core.deletion.messages import DeadLetters
+from airflow_provider_segments.core.deletion.messages import DeadLetters, UnreadableLetters, encode_dead
 from airflow_provider_segments.core.model.ledger import (
     LedgerComponent,
     LedgerType,
@@ -196,7 +196,7 @@ HEADS: dict[str, tuple[Change, str]] = {
     "offload: of this table": (head(ledger_type="Offload-Ledger", offload=lambda scene: scene.offloaded()), GONE),
     "offload: another bucket": (head(ledger_type="Offload-Ledger", offload=["s3", "elsewhere", UUID]), DEAD),
     "offload: uuid climbs": (head(ledger_type="Offload-Ledger", offload=["s3", "b", "../.."]), MALFORMED),
-    "format: of the future": (head(format=3), MALFORMED),
+    "format: of the past": (head(format=1), MALFORMED),
     "at: the far future": (head(at_ms=FAR), DELETED),
     "at: the past": (head(at_ms=0), DELETED),
     "at: text": (head(at_ms="now"), MALFORMED),
@@ -364,7 +364,7 @@ def test_forged_sweeps_touch_nothing_that_lives(scene: Scene, caplog: pytest.Log
     world = scene.world
     for entry_id in (scene.first, scene.second, scene.open, UUID, "../u", "", "x"):
         for table in ("t", "never", "../t"):
-            request = SweepRequest(table, entry_id, "forged")
+            request = SweepRequest(table, entry_id, "forged", 0, 0)
             name = f"{world.store.paths.sweeps}/0.{world.store.clock.new_id()}"
             world.store.session.commit([Create(name, encode(request))])
     for payload in (b"\xff", b"[" * 50_000, b"{}"):
@@ -374,7 +374,7 @@ def test_forged_sweeps_touch_nothing_that_lives(scene: Scene, caplog: pytest.Log
         world.drain()
         world.hand.advance(LATER)
     scene.check_living()
-    assert "Malformed sweep request" in caplog.text
+    assert "Unreadable sweep request" in caplog.text and world.store.queue.backlog().dead > 3
     assert world.store.queue.backlog().sweeps == 1, "the one of the push in progress waits"
 
 
@@ -383,16 +383,18 @@ def test_forged_dead_letters_are_checked_like_any_message_when_they_are_redriven
     live = batch_of("t", scene.second, world.generation(scene.table, scene.second), "c")
     climbing = msgspec.structs.replace(live, table="../u")
     for number, batch in enumerate((live, climbing)):
-        payload = msgspec.json.encode(DeadLetters(0, batch))
+        payload = encode_dead(DeadLetters(0, batch))
         world.store.session.commit([Create(f"{world.store.paths.dead_letters}/forged{number}.1", payload)])
     world.store.session.commit([Create(f"{world.store.paths.dead_letters}/broken.1", b"\xff[")])
     assert world.store.queue.redrive("forged0.1") == world.store.queue.redrive("forged1.1") == 1
-    with pytest.raises(CorruptRecordError, match="only purged"):
+    with pytest.raises(CorruptRecordError, match="can only be purged"):
         world.store.queue.redrive("broken.1")
     report = world.drain()
     assert (report.total(STALE), report.total(MALFORMED)) == (1, 1)
     scene.check_living()
-    assert world.store.queue.purge("broken.1") == 1 and world.store.queue.backlog().dead == 0
+    assert world.store.queue.purge("broken.1") == 1
+    ((_, letters),) = world.store.queue.dead_letters()
+    assert isinstance(letters, UnreadableLetters) and b"../u" in letters.payload, "kept for a person to look at"
 
 
 def test_without_the_owner_check_a_forged_message_deletes_a_foreign_object(scene: Scene) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from kazoo.client import KazooClient
 
-from airflow_provider_segments.core.deletion.messages import Backlog, Settlement
+from airflow_provider_segments.core.deletion.messages import Backlog, Settlement, UnreadableLetters
 from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.core.model import ledger as ledgers
 from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
@@ -451,7 +451,8 @@ def test_dead_letters_that_cannot_be_decoded_are_shown_and_can_only_be_purged(lo
 
     local.store.queue.prepare()
     local.store.session.commit([Create(f"{local.store.paths.dead_letters}/broken.7", payload)])
-    assert list(local.store.queue.dead_letters()) == [("broken.7", payload)]
+    ((name, letters),) = local.store.queue.dead_letters()
+    assert isinstance(letters, UnreadableLetters) and (name, letters.payload) == ("broken.7", payload)
     with pytest.raises(CorruptRecordError, match=r"broken\.7"):
         local.store.queue.redrive("broken.7")
     assert local.store.queue.backlog().dead == 7 and local.store.queue.purge("broken.7") == 7

@@ -89,7 +89,7 @@ class PureBox:
     """A lock box without ZooKeeper: the pure functions, one after the other, on a clock moved by hand."""
 
     now_ms: int = NOW_MS
-    box: Box = field(default_factory=Box)
+    box: Box = field(default_factory=Box.empty)
     ids: Any = field(default_factory=lambda: itertools.count(1))
 
     def turn(self) -> Turn:

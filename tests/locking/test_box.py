@@ -347,7 +347,7 @@ def test_ids_cannot_be_allocated_under_a_lock_on_no_segment() -> None:
     pure = PureBox()
     with pytest.raises(InvalidLockRequestError, match="names the partitions"):
         pure.allocate(AllocationRequest(lock=segments("g"), key="s", chunk=days(0, 1)))
-    assert pure.box == Box()
+    assert pure.box == Box.empty()
 
 
 # --- leases
@@ -646,7 +646,7 @@ def test_a_box_comes_back_as_it_was_stored() -> None:
     granted(pure.acquire(wanted("h", 0, 3, priority=9)))
     pure.box = boxes.remove_task(pure.box, "x", "y", 3, pure.turn())
     assert boxes.decode(boxes.encode(pure.box), "here") == pure.box
-    assert b'"format":2' in boxes.encode(Box())
+    assert b'"format":2' in boxes.encode(Box.empty())
     with pytest.raises(CorruptRecordError, match="here"):
         boxes.decode(b"{}", "here")
     for bad in (b"", b"[]", b'{"format":1}', b'{"format":3}', b'{"locks":[{}]}', b'{"counters":[[0,1,"1970",2]]}'):

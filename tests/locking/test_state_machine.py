@@ -363,7 +363,7 @@ class BoxMachine(RuleBasedStateMachine):
         self.before_fences = self.pure.box
         assert self.fences == {lock.lock_id: lock.fence for lock in self.pure.box.locks if lock.active}
 
-    before_fences = boxes.Box()
+    before_fences = boxes.Box.empty()
 
 
 FENCES = LockBox(Cluster(None, ClusterPaths("c"), None), "t")._fence_changes  # type: ignore[arg-type]

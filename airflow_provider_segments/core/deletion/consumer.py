@@ -19,11 +19,11 @@ from airflow_provider_segments.core.deletion.in_use import Judge, TableUse, Usag
 from airflow_provider_segments.core.deletion.messages import BATCH_LEDGERS, Delivery, Settlement
 from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.core.deletion.report import DeletionReport
-from airflow_provider_segments.core.deletion.sweep import Sweeper
+from airflow_provider_segments.core.deletion.sweep import MOVABLE, Sweeper
 from airflow_provider_segments.core.model import ledger as ledgers
-from airflow_provider_segments.core.model.ledger import DeletionBatch, LedgerType, PendingDeleteLedgerInfo
+from airflow_provider_segments.core.model.ledger import DeletionBatch, LedgerType, Malformed, PendingDeleteLedgerInfo
 from airflow_provider_segments.core.storage.base import ObjectStore, OwnedOutcome, encode_owner
-from airflow_provider_segments.exceptions import CorruptRecordError, SegmentsError, StorageError
+from airflow_provider_segments.exceptions import CorruptRecordError, NewerRecordError, SegmentsError, StorageError
 
 _LOG = logging.getLogger(__name__)
 _SECURITY = logging.getLogger("airflow_provider_segments.security")
@@ -44,6 +44,7 @@ class _Work:
     unused: list[PendingDeleteLedgerInfo] = field(default_factory=list)
     again: list[PendingDeleteLedgerInfo] = field(default_factory=list)
     dead: list[PendingDeleteLedgerInfo] = field(default_factory=list)
+    unreadable: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,12 @@ class LedgerDeleter:
         """
         total = DeletionReport()
         until = None if max_seconds is None else self.cluster.clock.monotonic() + max_seconds
+        sweeper = Sweeper(self.cluster, self.queue)
         waiting: set[str] = set()  # batches that wait for somebody: with a short pause they would come back for ever
         while not (why := self._limit(total, until, max_ledgers)):
             deliveries = self.queue.receive(self.cluster.deletion.batches_at_once, waiting)
             # Sweeps come last: sooner, one would find what is queued once more.
-            if not deliveries and not self._sweep(total):
+            if not deliveries and not sweeper.run(total):
                 break
             waiting |= self._guarded_round(deliveries, total)
             if progress is not None:
@@ -91,9 +93,6 @@ class LedgerDeleter:
             return "time limit"
         return "count limit" if max_ledgers is not None and total.deliveries >= max_ledgers else ""
 
-    def _sweep(self, total: DeletionReport) -> bool:
-        return Sweeper(self.cluster, self.queue).run(total)
-
     def _guarded_round(self, deliveries: Sequence[Delivery], total: DeletionReport) -> set[str]:
         """One round. What an error (or a time-out of the task) leaves claimed is given back, for the next drain."""
         try:
@@ -104,8 +103,18 @@ class LedgerDeleter:
             raise
 
     def _round(self, deliveries: Sequence[Delivery], total: DeletionReport) -> set[str]:
-        """Settle ``deliveries``; returns those of which something waits for somebody."""
-        works = [work for delivery in deliveries if (work := self._decoded(delivery, total)) is not None]
+        """Settle ``deliveries``; returns those of which something waits for somebody, or that were left alone."""
+        works: list[_Work] = []
+        left: list[Delivery] = []
+        for delivery in deliveries:
+            try:
+                works += self._decoded(delivery, total)
+            except CorruptRecordError as error:
+                _LOG.error("Deletion batch %s left alone: %s", delivery.batch_id, error)
+                total.note({str(error)[:300]: 1})
+                left.append(delivery)
+        total.left_alone += len(left)
+        self.queue.release(left)
         for table in {work.batch.table for work in works}:
             self._judge(table, [work for work in works if work.batch.table == table])
         for call in self._calls(works):
@@ -113,32 +122,48 @@ class LedgerDeleter:
         settled = self.queue.settle([(work.delivery, self._settlement(work)) for work in works])
         for work, landed in zip(works, settled, strict=True):
             _account(work, total, landed=landed)
-        return {work.delivery.batch_id for work in works if work.report.total("waiting")}
+        waiting = {work.delivery.batch_id for work in works if work.report.total("waiting")}
+        return waiting | {delivery.batch_id for delivery in left}
 
-    def _decoded(self, delivery: Delivery, total: DeletionReport) -> _Work | None:
-        """The delivery as work. What is not well-formed is acknowledged at once: no retry makes it better."""
+    def _decoded(self, delivery: Delivery, total: DeletionReport) -> list[_Work]:
+        """The delivery as work. What is not well-formed becomes a dead letter at once, as it is: no retry makes it
+        better, and a person decides. Raises :class:`CorruptRecordError` for what is to be left where it is."""
         try:
             batch, malformed = _decode(delivery)
         except CorruptRecordError as error:
-            _LOG.error("Malformed deletion batch acknowledged: %s; it was %r", error, delivery.payload[:_SHOWN])
-            landed = self.queue.settle([(delivery, Settlement())])[0]
+            if isinstance(error, NewerRecordError) or len(delivery.payload) > MOVABLE:
+                raise
+            _LOG.error(
+                "Malformed deletion batch moved to the dead letters: %s; it is %r", error, delivery.payload[:_SHOWN]
+            )
+            landed = self.queue.settle([(delivery, Settlement(unreadable=delivery.payload))])[0]
             total.received[LedgerType.LEDGER] += 1
             total.open += not landed
             total.add("malformed", LedgerType.LEDGER, int(landed))
-            return None
-        for problem in malformed:
-            _LOG.error("Malformed deletion message of batch %s acknowledged: %s", delivery.batch_id, problem)
+            return []
+        for one in malformed:
+            _LOG.error(
+                "Malformed deletion message of batch %s moved to the dead letters: %s: %r",
+                delivery.batch_id, one.problem, one.payload[:_SHOWN],
+            )  # fmt: skip
         work = _Work(delivery, batch)
+        work.unreadable = ledgers.only_malformed(delivery.payload, malformed) if malformed else None
         work.report.received[batch.ledger_type] += len(batch.ledgers) + len(malformed)
         work.report.add("malformed", batch.ledger_type, len(malformed))
-        return work
+        return [work]
 
     def _judge(self, table: str, works: Sequence[_Work]) -> None:
         """Read once what the table needs, then decide about every message."""
         entries = {work.batch.entry_id for work in works}
         try:
             use = UsageReader(self.cluster).read(table, entries, {work.batch.component for work in works})
-        except (CorruptRecordError, UnicodeDecodeError, RecursionError) as error:
+        except NewerRecordError as error:
+            for work in works:
+                work.again.extend(work.batch.ledgers)
+                work.report.add("waiting", work.batch.ledger_type, len(work.batch.ledgers))
+                work.report.note({str(error)[:300]: 1})
+            return
+        except CorruptRecordError as error:
             for work in works:
                 self._failed(work, dict.fromkeys(work.batch.ledgers, str(error)))
             return
@@ -243,19 +268,17 @@ class LedgerDeleter:
             work.batch.with_ledgers(tuple(work.again)) if work.again else None,
             due,
             work.batch.with_ledgers(tuple(work.dead)) if work.dead else None,
+            work.unreadable,
         )
 
 
-def _decode(delivery: Delivery) -> tuple[DeletionBatch, list[str]]:
+def _decode(delivery: Delivery) -> tuple[DeletionBatch, list[Malformed]]:
     """The batch in ``delivery``. Raises :class:`CorruptRecordError`, whatever is wrong with it: an error that is not
     caught would stop every consumer that meets the batch, again and again."""
-    where = f"batch {delivery.batch_id}"
+    where = delivery.claim.path
     if len(delivery.payload) > _LARGEST:
         raise CorruptRecordError(f"{where}: {len(delivery.payload):,} bytes are more than any batch has")
-    try:
-        batch, malformed = ledgers.decode_batch(delivery.payload, where)
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise CorruptRecordError(f"{where}: not a deletion message ({error})") from error
+    batch, malformed = ledgers.decode_batch(delivery.payload, where)
     if len(batch.ledgers) + len(malformed) > BATCH_LEDGERS:
         raise CorruptRecordError(f"{where}: more than {BATCH_LEDGERS} messages")
     return batch, malformed

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_segments.core.deletion.messages import DeadLetters
+from airflow_provider_segments.core.deletion.messages import DeadLetters, UnreadableLetters
 from airflow_provider_segments.core.deletion.queue import DeletionQueue
-from airflow_provider_segments.exceptions import CorruptRecordError, EntryNotFoundError
+from airflow_provider_segments.exceptions import CorruptRecordError, EntryNotFoundError, NewerRecordError
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,11 @@ def redrive(queue: DeletionQueue, ids: Sequence[str] | None = None, *, purge: bo
     return done
 
 
-def _described(name: str, letters: DeadLetters | bytes) -> DeadLetter:
-    if isinstance(letters, bytes):
-        return DeadLetter(name, problem=f"cannot be decoded, only purged: {letters[:80]!r}")
+def _described(name: str, letters: DeadLetters | UnreadableLetters) -> DeadLetter:
+    if isinstance(letters, UnreadableLetters):
+        if isinstance(letters.error, NewerRecordError):
+            return DeadLetter(name, problem=str(letters.error))
+        return DeadLetter(name, problem=f"cannot be decoded, only purged: {letters.payload[:80]!r}")
     batch = letters.batch
     last = max(batch.ledgers, key=lambda one: one.attempts, default=None)
     return DeadLetter(

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from airflow_provider_segments.core.model import records
 from airflow_provider_segments.core.model.ledger import DeletionBatch
+from airflow_provider_segments.core.model.records import Record, RecordDecoder
+from airflow_provider_segments.exceptions import CorruptRecordError
 
 BATCH_LEDGERS = 1000
 """Most messages in one batch: as many keys as one S3 delete request takes."""
@@ -38,12 +41,13 @@ class Delivery(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What becomes of a delivered batch: ``again`` is delivered once more at ``due_ms``, ``dead`` are dead letters; all
-    other messages of it are acknowledged."""
+    """What becomes of a delivered batch: ``again`` is delivered once more at ``due_ms``, ``dead`` are dead letters, and
+    so is, as it is stored, what is ``unreadable``; all other messages of it are acknowledged."""
 
     again: DeletionBatch | None = None
     due_ms: int = 0
     dead: DeletionBatch | None = None
+    unreadable: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,35 @@ class Backlog:
         return self.pending + self.retry
 
 
-class DeadLetters(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeadLetters(Record, frozen=True, omit_defaults=True, tag_field=records.FORMAT, tag=1):
     """Messages whose deletion failed too often, each with its attempts, its last error and when it first failed."""
 
     dead_ms: int
     batch: DeletionBatch
-    format: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableLetters:
+    """Dead letters that this version cannot decode, as they are stored, and why."""
+
+    payload: bytes
+    error: CorruptRecordError
+
+
+_DECODER = RecordDecoder(DeadLetters, "dead letter")
+
+
+def encode_dead(letters: DeadLetters) -> bytes:
+    """The dead letters as they are stored."""
+    return records.encode(letters)
+
+
+def decode_dead(payload: bytes, where: str) -> DeadLetters | UnreadableLetters:
+    """The dead letters in ``payload``, or why they cannot be read."""
+    try:
+        return _DECODER.decode(payload, where)
+    except CorruptRecordError as error:
+        return UnreadableLetters(payload, error)
 
 
 def in_batches(batch: DeletionBatch, limit: int = BATCH_LEDGERS) -> Iterator[DeletionBatch]:

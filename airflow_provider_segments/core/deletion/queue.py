@@ -28,6 +28,9 @@ from airflow_provider_segments.core.deletion.messages import (
     DeadLetters,
     Delivery,
     Settlement,
+    UnreadableLetters,
+    decode_dead,
+    encode_dead,
     in_batches,
 )
 from airflow_provider_segments.core.model import ledger as ledgers
@@ -43,7 +46,7 @@ from airflow_provider_segments.core.zookeeper import (
     SetData,
 )
 from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
-from airflow_provider_segments.exceptions import CorruptRecordError, OutcomeUnknownError
+from airflow_provider_segments.exceptions import CorruptRecordError, NewerRecordError, OutcomeUnknownError
 
 _ATTEMPTS = 5
 _NUMBER_DIGITS = 19  # no number of ours is longer, and Python refuses to read a name of thousands of digits
@@ -166,12 +169,12 @@ class DeletionQueue:
 
     # --- sweeps
 
-    def receive_sweeps(self, limit: int) -> list[tuple[str, bytes]]:
-        """Names and contents of up to ``limit`` sweep requests that are due, claimed like batches."""
+    def receive_sweeps(self, limit: int, skip: Collection[str] = ()) -> list[tuple[str, bytes]]:
+        """Names and contents of up to ``limit`` sweep requests that are due, but for ``skip``, claimed like batches."""
         now = self._clock.now_ms()
         claims = set(self._session.children(self._paths.deletion_claims))
         names = [name for name in self._session.children(self._paths.sweeps) if _sweep_due(name) <= now]
-        due = [name for name in names if _sweep_id(name) not in claims]
+        due = [name for name in names if name not in skip and _sweep_id(name) not in claims]
         claimed = set(self._claim([_sweep_id(name) for name in due[:limit]]))
         mine = [name for name in due if _sweep_id(name) in claimed]
         nodes = self._session.get_many([f"{self._paths.sweeps}/{name}" for name in mine])
@@ -180,48 +183,72 @@ class DeletionQueue:
         self._session.commit_many([[Check(self._seat, 0), Delete(self._claim_path(one), 0)] for one in gone])
         return found
 
-    def settle_sweep(self, name: str, batches: Sequence[DeletionBatch], again: SweepRequest | None = None) -> bool:
-        """Replace a sweep request by what it found, and by its own next run if there is to be one; false when it was
-        not ours any more."""
+    def release_sweep(self, name: str) -> None:
+        """Give the claim of a sweep request back without having settled anything."""
+        self._session.commit_many([[Check(self._seat, 0), Delete(self._claim_path(_sweep_id(name)), 0)]])
+
+    def settle_sweep(
+        self,
+        name: str,
+        batches: Sequence[DeletionBatch],
+        again: SweepRequest | None = None,
+        *,
+        unreadable: bytes | None = None,
+    ) -> bool:
+        """Replace a sweep request by what it found, by its own next run if there is to be one, or, when it is
+        ``unreadable``, by a dead letter with the same content; false when it was not ours any more."""
         claim, seat = self._claim_path(_sweep_id(name)), self._seat
         finish: list[Op] = [Check(seat, 0), Delete(claim, 0), Delete(f"{self._paths.sweeps}/{name}", 0)]
         if again is not None:
             finish.append(self.sweep_op(again))
+        if unreadable is not None:
+            finish.append(self._unreadable_op(unreadable, 1))
         self.send(batches)  # before the request goes: a crash in between finds the same again, and twice is harmless
         outcome = self._session.commit_many([finish])[0]
         return self._landed(finish, seat, claim) if isinstance(outcome, OutcomeUnknownError) else _done(outcome)
 
     # --- dead letters
 
-    def dead_letters(self) -> Iterator[tuple[str, DeadLetters | bytes]]:
-        """Id and dead letters, one batch at a time; the bare bytes where they cannot be decoded."""
+    def dead_letters(self) -> Iterator[tuple[str, DeadLetters | UnreadableLetters]]:
+        """Id and dead letters, one batch at a time."""
         for name in self._session.children(self._paths.dead_letters):
-            node = self._session.get(f"{self._paths.dead_letters}/{name}")
+            path = f"{self._paths.dead_letters}/{name}"
+            node = self._session.get(path)
             if node is not None:
-                yield name, _decode_dead(node.data)
+                yield name, decode_dead(node.data, path)
 
     def redrive(self, name: str) -> int:
         """Enqueue dead letters anew, with all attempts before them; returns how many messages, 0 when they are gone.
 
-        Raises :class:`CorruptRecordError` for what cannot be decoded: purge that.
+        Raises :class:`NewerRecordError`, and :class:`CorruptRecordError` for what cannot be decoded: purge that.
         """
         path = f"{self._paths.dead_letters}/{name}"
         node = self._session.get(path)
         if node is None:
             return 0
-        dead = _decode_dead(node.data)
-        if isinstance(dead, bytes):
-            raise CorruptRecordError(f"{path}: these dead letters cannot be decoded, only purged")
+        dead = decode_dead(node.data, path)
+        if isinstance(dead, UnreadableLetters):
+            if isinstance(dead.error, NewerRecordError):
+                raise dead.error
+            raise CorruptRecordError(f"{dead.error}. These dead letters can only be purged") from dead.error
         fresh = dead.batch.with_ledgers(
             tuple(msgspec.structs.replace(one, attempts=0, error="", first_ms=0) for one in dead.batch.ledgers)
         )
         return self._replace_dead(path, node, self.send_ops([fresh]), len(fresh.ledgers))
 
     def purge(self, name: str) -> int:
-        """Forget dead letters; returns how many messages. Their objects stay: a reconciliation finds them."""
+        """Forget dead letters; returns how many messages. Their objects stay: a reconciliation finds them.
+
+        Raises :class:`NewerRecordError` for those that a newer version can read.
+        """
         path = f"{self._paths.dead_letters}/{name}"
         node = self._session.get(path)
-        return 0 if node is None else self._replace_dead(path, node, [], _count(name))
+        if node is None:
+            return 0
+        dead = decode_dead(node.data, path)
+        if isinstance(dead, UnreadableLetters) and isinstance(dead.error, NewerRecordError):
+            raise dead.error
+        return self._replace_dead(path, node, [], _count(name))
 
     # --- inside
 
@@ -305,6 +332,8 @@ class DeletionQueue:
         if held.marker is not None:
             ops.append(Delete(held.marker, 0))
         others = [] if settlement.dead is None else [self._dead_op(settlement.dead)]
+        if settlement.unreadable is not None:
+            others.append(self._unreadable_op(settlement.unreadable, _count(delivery.batch_id)))
         if settlement.again is None:
             changes: list[Op] = [Delete(held.path, held.version)]
         else:
@@ -327,6 +356,8 @@ class DeletionQueue:
             self._send(made, self._marker_op(made.path.rpartition("/")[2], piece, settlement.due_ms))
         for piece in in_batches(settlement.dead, _SMALL_BATCH) if settlement.dead else ():
             self._send(self._dead_op(piece))
+        if settlement.unreadable is not None:
+            self._send(self._unreadable_op(settlement.unreadable, 1))
 
     def _send(self, *ops: Op) -> None:
         """Make new nodes. A try whose reply was lost is recognised: nobody else makes nodes of these names."""
@@ -343,7 +374,11 @@ class DeletionQueue:
     def _dead_op(self, dead: DeletionBatch) -> Op:
         record = DeadLetters(self._clock.now_ms(), dead)
         name = f"{self._clock.new_id()}.{len(dead.ledgers)}"
-        return Create(f"{self._paths.dead_letters}/{name}", msgspec.json.encode(record))
+        return Create(f"{self._paths.dead_letters}/{name}", encode_dead(record))
+
+    def _unreadable_op(self, payload: bytes, count: int) -> Op:
+        """The operation that keeps what cannot be read among the dead letters, byte for byte."""
+        return Create(f"{self._paths.dead_letters}/{self._clock.new_id()}.{count}", payload)
 
     def _landed(self, ops: Sequence[Op], seat: str, claim: str) -> bool:
         """Whether a settlement whose reply was lost was applied; if it was not, it is sent again.
@@ -394,11 +429,3 @@ def _sweep_due(name: str) -> int:
 
 def _sweep_id(name: str) -> str:
     return f"sweep-{name}"
-
-
-def _decode_dead(payload: bytes) -> DeadLetters | bytes:
-    try:
-        found = msgspec.json.decode(payload, type=DeadLetters)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return payload
-    return found if found.format == 1 else payload

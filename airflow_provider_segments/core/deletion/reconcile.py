@@ -302,7 +302,7 @@ class _Look:
         try:
             batch, _ = ledgers.decode_batch(payload, "a queued batch")
         except CorruptRecordError:
-            return  # the second phase acknowledges it: it will delete nothing
+            return  # the second phase deletes nothing on its word; doctor names it
         yield from self._keys_of(batch, where)
 
     def _keys_of(self, batch: DeletionBatch, where: str | None) -> Iterator[str]:

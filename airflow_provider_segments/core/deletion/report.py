@@ -23,7 +23,8 @@ RETRIES = ("waiting", "failed")
 class DeletionReport:
     """Totals of one drain. ``counts`` has (what, ledger type); ``received`` counts deliveries of messages, ``open``
     those whose settlement did not count because the claim was lost; ``bytes`` is what was freed; ``swept`` counts
-    prefixes looked under and ``found`` the ledgers found there; ``errors`` has the last error of some kinds."""
+    prefixes looked under and ``found`` the ledgers found there; ``left_alone`` counts batches and requests of a newer
+    format, or too large for any transaction; ``errors`` has the last error of some kinds."""
 
     counts: Counter[tuple[str, LedgerType]] = field(default_factory=Counter)
     received: Counter[LedgerType] = field(default_factory=Counter)
@@ -32,6 +33,7 @@ class DeletionReport:
     swept: int = 0
     found: int = 0
     foreign: int = 0
+    left_alone: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     next_due_ms: int | None = None
     in_flight: int = 0
@@ -70,6 +72,7 @@ class DeletionReport:
         self.swept += other.swept
         self.found += other.found
         self.foreign += other.foreign
+        self.left_alone += other.left_alone
         self.note(other.errors)
 
     def note(self, errors: Mapping[str, int]) -> None:
@@ -96,6 +99,7 @@ class DeletionReport:
             "swept": self.swept,
             "found": self.found,
             "foreign": self.foreign,
+            "left_alone": self.left_alone,
             "in_flight": self.in_flight,
             "next_due_ms": self.next_due_ms,
             "stopped": self.stopped,

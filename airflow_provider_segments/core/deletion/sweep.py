@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
+
+import msgspec
 
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.deletion.in_use import TableUse, UsageReader
@@ -27,7 +29,10 @@ from airflow_provider_segments.core.model.ledger import (
     SweepRequest,
 )
 from airflow_provider_segments.core.storage.base import ListedObject, ObjectInfo, ObjectStore, entry_prefix
-from airflow_provider_segments.exceptions import CorruptRecordError, StorageError
+from airflow_provider_segments.exceptions import CorruptRecordError, NewerRecordError, StorageError
+
+MOVABLE = 1_000_000
+"""Most bytes of an unreadable message that becomes a dead letter: a larger one and its claim fit no transaction."""
 
 PAGE = 1000
 """Objects looked at together; the memory a sweep needs does not grow with what it finds."""
@@ -37,33 +42,40 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sweeper:
-    """Works on sweep requests."""
+    """Works on sweep requests. ``left`` are the names of those that were left alone."""
 
     cluster: Cluster
     queue: DeletionQueue
+    left: set[str] = field(default_factory=set)
 
     def run(self, total: DeletionReport) -> bool:
         """Work on the requests that are due; whether any is done with. The others are asked for again, later."""
-        claimed = self.queue.receive_sweeps(self.cluster.deletion.batches_at_once)
+        claimed = self.queue.receive_sweeps(self.cluster.deletion.batches_at_once, self.left)
         done: list[bool] = []
         for name, payload in claimed:
             try:
                 request = ledgers.decode_sweep(payload, name)
-            except (CorruptRecordError, UnicodeDecodeError, RecursionError) as error:
-                _LOG.error("Malformed sweep request acknowledged: %s; it was %r", error, payload[:500])
-                done.append(self.queue.settle_sweep(name, []))
+            except CorruptRecordError as error:
+                if isinstance(error, NewerRecordError) or len(payload) > MOVABLE:
+                    self._leave(name, error, total)
+                    continue
+                _LOG.error("Unreadable sweep request moved to the dead letters: %s", error)
+                done.append(self.queue.settle_sweep(name, [], unreadable=payload))
                 continue
             done.append(self._sweep(name, request, total))
         return any(done)
 
+    def _leave(self, name: str, error: CorruptRecordError, total: DeletionReport) -> None:
+        """Give the request back: a newer version's consumer takes it, or a person."""
+        self.left.add(name)
+        _LOG.error("Sweep request left alone: %s", error)
+        total.left_alone += 1
+        total.note({str(error)[:300]: 1})
+        self.queue.release_sweep(name)
+
     def _sweep(self, name: str, request: SweepRequest, total: DeletionReport) -> bool:
-        later = SweepRequest(
-            request.table,
-            request.entry_id,
-            request.reason,
-            self.cluster.clock.now_ms() + self.cluster.deletion.reconsume_later_ms,
-            request.at_ms,
-        )
+        due = self.cluster.clock.now_ms() + self.cluster.deletion.reconsume_later_ms
+        later = msgspec.structs.replace(request, not_before_ms=due)
         try:
             use = UsageReader(self.cluster).read(request.table, {request.entry_id})
             if use.entry_in_progress(request.entry_id):

@@ -16,12 +16,11 @@ from typing import Any
 
 import msgspec
 
+from airflow_provider_segments.core.model import records
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.model.records import Record, RecordDecoder
 from airflow_provider_segments.core.zookeeper import Node
-from airflow_provider_segments.exceptions import CorruptRecordError
-
-_FORMAT = 2
 
 OWN_IDENTITY = "airflow_provider_segments:"
 """How the identities of this package's own work begin; nobody else's may."""
@@ -38,7 +37,7 @@ class GuardState(enum.Enum):
     REVERTED = "REVERTED"
 
 
-class Stage(msgspec.Struct, frozen=True):
+class Stage(Record, frozen=True):
     """What one stager has done. ``attempt`` fences: only the newest attempt's segments count.
 
     ``begun`` says that segments may have been registered, ``done`` that all of them were; ``segments``, ``rows`` and
@@ -53,7 +52,7 @@ class Stage(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-class HeldTime(msgspec.Struct, frozen=True, array_like=True):
+class HeldTime(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Time that a push holds as an overwrite, in UTC milliseconds, and the version of its lock."""
 
     start_ms: int
@@ -66,7 +65,7 @@ class HeldTime(msgspec.Struct, frozen=True, array_like=True):
         return Interval(self.start_ms, self.end_ms)
 
 
-class Rewrite(msgspec.Struct, frozen=True):
+class Rewrite(Record, frozen=True):
     """Says that the rows of a push are those of segments it replaces, and that it puts them into one time chunk.
 
     ``version`` is that of what it brings, ``oldest`` the oldest version among its inputs. ``overwrites`` are those of
@@ -86,7 +85,7 @@ class Rewrite(msgspec.Struct, frozen=True):
         return Interval(self.start_ms, self.end_ms)
 
 
-class Guard(msgspec.Struct, frozen=True):
+class Guard(Record, frozen=True, tag_field=records.FORMAT, tag=2):
     """The guard's record.
 
     ``identity`` says whose work the entry is, ``settled_by`` which request last completed or reverted it, and
@@ -102,27 +101,26 @@ class Guard(msgspec.Struct, frozen=True):
     ``rewrite`` says that it rewrites what it replaces.
     """
 
-    format: int
     state: GuardState
-    identity: str | None = None
-    stages: dict[str, Stage] = {}
-    settled_by: str | None = None
-    completed_at: int = 0
-    seal: str = ""
-    announced: bool = False
-    refreshes: bool = False
-    has_quota: bool = False
-    placed: bool = False
-    locks: tuple[HeldLock, ...] = ()
-    own_locks: tuple[HeldLock, ...] = ()
-    exclusive: tuple[HeldTime, ...] = ()
-    overwrites: tuple[HeldTime, ...] = ()
-    rewrite: Rewrite | None = None
+    identity: str | None
+    stages: dict[str, Stage]
+    settled_by: str | None
+    completed_at: int
+    seal: str
+    announced: bool
+    refreshes: bool
+    has_quota: bool
+    placed: bool
+    locks: tuple[HeldLock, ...]
+    own_locks: tuple[HeldLock, ...]
+    exclusive: tuple[HeldTime, ...]
+    overwrites: tuple[HeldTime, ...]
+    rewrite: Rewrite | None
 
     @classmethod
     def new(cls, identity: str | None, state: GuardState = GuardState.OPEN, **fields: Any) -> Guard:
         """The guard of an entry that is being started, or of another tool's that is reverted here."""
-        return cls(_FORMAT, state, identity, **fields)
+        return cls(state=state, identity=identity, **{**_NEW, **fields})
 
     @property
     def all_locks(self) -> tuple[HeldLock, ...]:
@@ -196,20 +194,29 @@ class StoredGuard:
         )
 
 
-_DECODER = msgspec.json.Decoder(Guard)
+_NEW: dict[str, Any] = {
+    "stages": {},
+    "settled_by": None,
+    "completed_at": 0,
+    "seal": "",
+    "announced": False,
+    "refreshes": False,
+    "has_quota": False,
+    "placed": False,
+    "locks": (),
+    "own_locks": (),
+    "exclusive": (),
+    "overwrites": (),
+    "rewrite": None,
+}
+_DECODER = RecordDecoder(Guard, "guard")
 
 
 def encode(guard: Guard) -> bytes:
     """The guard as it is stored."""
-    return msgspec.json.encode(guard)
+    return records.encode(guard)
 
 
 def decode(node: Node, entry_id: str, where: str) -> StoredGuard:
     """The guard in ``node``. Raises :class:`CorruptRecordError` naming ``where`` it was read."""
-    try:
-        guard = _DECODER.decode(node.data)
-    except msgspec.DecodeError as error:
-        raise CorruptRecordError(f"{where}: not a readable guard ({error})") from error
-    if guard.format != _FORMAT:
-        raise CorruptRecordError(f"{where}: format {guard.format} is unknown to this version")
-    return StoredGuard(entry_id, guard, node.version, node.czxid, node.mzxid)
+    return StoredGuard(entry_id, _DECODER.decode(node.data, where), node.version, node.czxid, node.mzxid)

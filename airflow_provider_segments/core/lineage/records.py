@@ -37,7 +37,7 @@ class LineageRecords:
         and unfinished segments would be visible."""
         node = self._session.get(self.path)
         if node is not None:
-            return StoredLineage(codec.decode(node.data, self.table), node.version, node.mzxid)
+            return StoredLineage(codec.decode(node.data, self.table, self.path), node.version, node.mzxid)
         if self._session.get(self._paths.config(self.table)) is None:
             raise TableNotFoundError(f"table {self.table!r} is not in this cluster; apply its config first")
         raise lost_lineage(self.table, self.path)

@@ -231,7 +231,7 @@ class LockBox:
 
     def _read(self) -> tuple[Box, int | None]:
         node = self._session.get(self.path)
-        return (Box(), None) if node is None else (boxes.decode(node.data, self.path), node.version)
+        return (Box.empty(), None) if node is None else (boxes.decode(node.data, self.path), node.version)
 
     def _write(self, box: Box, version: int | None, after: Box, *, grows: bool) -> None:
         payload = boxes.encode(after)

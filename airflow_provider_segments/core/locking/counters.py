@@ -19,7 +19,7 @@ MAX_COUNTERS = 512
 _KEPT = MAX_COUNTERS // 2
 
 
-class Counter(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Counter(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """``next`` is the first id not given out in this time chunk; see the module for ``folded``."""
 
     start_ms: int

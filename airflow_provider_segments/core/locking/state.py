@@ -24,24 +24,29 @@ from airflow_provider_segments.core.locking.types import (
     Revocation,
     Revoked,
 )
-from airflow_provider_segments.exceptions import CorruptRecordError, InvalidLockRequestError, LockRefusedError
+from airflow_provider_segments.core.model import records
+from airflow_provider_segments.core.model.records import Record, RecordDecoder
+from airflow_provider_segments.exceptions import InvalidLockRequestError, LockRefusedError
 
 KEPT_MS = 86_400_000
 """How long a lock is kept after it was revoked, or after its lease was over, if nobody releases it: a day."""
 DEPARTED_MS = 3_600_000
 """How long a removed task's attempt is refused new locks: longer than its last request can be on its way."""
-_FORMAT = 2
 
 
-class Box(msgspec.Struct, frozen=True):
+class Box(Record, frozen=True, tag_field=records.FORMAT, tag=2):
     """``version_ms`` is the greatest lock version ever given; ``departed`` maps a removed task to its last
     attempt and until when that is remembered."""
 
-    format: int = _FORMAT
-    version_ms: int = 0
-    locks: tuple[Lock, ...] = ()
-    counters: Counters = ()
-    departed: dict[str, tuple[int, int]] = {}
+    version_ms: int
+    locks: tuple[Lock, ...]
+    counters: Counters
+    departed: dict[str, tuple[int, int]]
+
+    @classmethod
+    def empty(cls) -> Box:
+        """The box of a table that never had a lock."""
+        return cls(0, (), (), {})
 
     def find(self, lock_id: str) -> Lock | None:
         """The lock of that id."""
@@ -57,28 +62,17 @@ class Turn:
     lock_id: str
 
 
-class _Format(msgspec.Struct):
-    format: int
-
-
-_DECODER = msgspec.json.Decoder(Box)
-_FORMAT_DECODER = msgspec.json.Decoder(_Format)
+_DECODER = RecordDecoder(Box, "lock box")
 
 
 def encode(box: Box) -> bytes:
     """The box as it is stored."""
-    return msgspec.json.encode(box)
+    return records.encode(box)
 
 
 def decode(payload: bytes, where: str) -> Box:
     """The box in ``payload``. Raises :class:`CorruptRecordError`."""
-    try:
-        stored = _FORMAT_DECODER.decode(payload).format
-        if stored != _FORMAT:
-            raise CorruptRecordError(f"{where}: format {stored} is unknown to this version")
-        return _DECODER.decode(payload)
-    except msgspec.DecodeError as error:
-        raise CorruptRecordError(f"{where}: not a readable lock box ({error})") from error
+    return _DECODER.decode(payload, where)
 
 
 def acquire(box: Box, request: LockRequest, turn: Turn) -> tuple[Box, LockResult]:

@@ -11,6 +11,7 @@ import msgspec
 from airflow_provider_segments.core.locking.ranges import Ranges, expand, ranges_of
 from airflow_provider_segments.core.model.interval import Interval, format_ms
 from airflow_provider_segments.core.model.names import check_text
+from airflow_provider_segments.core.model.records import Record
 from airflow_provider_segments.exceptions import (
     InvalidLockRequestError,
     InvalidNameError,
@@ -108,7 +109,7 @@ def check_identity(kind: str, name: str) -> str:
         raise InvalidLockRequestError(str(error)) from None
 
 
-class Revocation(msgspec.Struct, frozen=True, omit_defaults=True):
+class Revocation(Record, frozen=True, omit_defaults=True):
     """Who ended a lock, when, and why: ``priority``, ``lease-over`` or ``asked``. ``lock_id`` is the lock that took
     its place, if any."""
 
@@ -122,7 +123,7 @@ class Revocation(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{escape(self.by)} at {format_ms(self.at_ms)}" + (f" {why}" if why else f" ({escape(self.reason)})")
 
 
-class Allotment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Allotment(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """The ids that a sequence key got in a time chunk: ``count`` ids from ``first``."""
 
     start_ms: int
@@ -136,7 +137,7 @@ class Allotment(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return Interval(self.start_ms, self.end_ms)
 
 
-class Lock(msgspec.Struct, frozen=True, omit_defaults=True):
+class Lock(Record, frozen=True, omit_defaults=True):
     """One lock as the box stores it. Times are epoch milliseconds.
 
     ``tasks`` are those of its group that hold it. ``version`` is that of the rows which a push brings under it:

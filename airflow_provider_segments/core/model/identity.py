@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
+from airflow_provider_segments.core.model.records import Record
 
 
-class HeldLock(msgspec.Struct, frozen=True):
+class HeldLock(Record, frozen=True):
     """A lock that a push relies on, and who holds it: see :mod:`airflow_provider_segments.core.locking`."""
 
     lock_id: str

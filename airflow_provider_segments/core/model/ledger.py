@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
+from airflow_provider_segments.core.model import records
 from airflow_provider_segments.core.model.names import check_entry_id, check_segment_name, check_table_name
-from airflow_provider_segments.exceptions import CorruptRecordError, InvalidNameError
+from airflow_provider_segments.core.model.records import Record, RecordDecoder, decode_as
+from airflow_provider_segments.exceptions import CorruptRecordError, InvalidNameError, NewerRecordError
 
 APPLICATION = "airflow-provider-segments"
 """``application`` in the owner metadata of every object this package writes."""
@@ -21,7 +25,6 @@ APPLICATION = "airflow-provider-segments"
 MAX_ATTEMPTS = 1_000_000
 _FILE = re.compile(r"[A-Za-z0-9_=+@~-][A-Za-z0-9_.=+@~-]{0,254}")
 _GENERATION = re.compile(r"[0-9a-f-]{36}:\d{1,19}:[A-Za-z0-9_=+@~-]{1,200}:\d{1,9}", re.ASCII)
-_FORMAT = 2
 
 
 class LedgerType(enum.Enum):
@@ -38,7 +41,7 @@ class LedgerComponent(enum.Enum):
     MANAGED_CURSOR = "Managed-Cursor"
 
 
-class OffloadContext(msgspec.Struct, frozen=True, array_like=True):
+class OffloadContext(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where copies in tiered storage are: ``driver`` (``s3`` or ``file``), ``bucket`` (the store's address without the
     driver), and the ``uuid`` of the offload that wrote them, which is a part of their keys."""
 
@@ -58,7 +61,9 @@ class OffloadContext(msgspec.Struct, frozen=True, array_like=True):
         return cls(driver, bucket, uuid)
 
 
-class PendingDeleteLedgerInfo(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
+class PendingDeleteLedgerInfo(
+    msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True, forbid_unknown_fields=True
+):
     """One message of a batch: the segment, its object's file name below the prefix, and the object's bytes.
     ``attempts`` counts the deliveries that failed, ``error`` says why the last one did, ``first_ms`` when the first one
     did."""
@@ -71,7 +76,7 @@ class PendingDeleteLedgerInfo(msgspec.Struct, frozen=True, array_like=True, gc=F
     first_ms: int = 0
 
 
-class DeletionBatch(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeletionBatch(Record, frozen=True, omit_defaults=True, tag_field=records.FORMAT, tag=2):
     """Messages about the objects of one generation, which is one attempt of one push.
 
     ``component_id`` is a cursor's name. ``reason`` and ``at_ms`` are for people.
@@ -87,7 +92,6 @@ class DeletionBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     at_ms: int = 0
     offload: OffloadContext | None = None
-    format: int = _FORMAT
 
     @property
     def prefix(self) -> str:
@@ -107,16 +111,15 @@ class DeletionBatch(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, ledgers=ledgers)
 
 
-class SweepRequest(msgspec.Struct, frozen=True):
+class SweepRequest(Record, frozen=True, tag_field=records.FORMAT, tag=2):
     """Asks for a look under an entry's prefix, not before ``not_before_ms``: what lies there and is not registered
     becomes messages. Deletes nothing itself."""
 
     table: str
     entry_id: str
     reason: str
-    not_before_ms: int = 0
-    at_ms: int = 0
-    format: int = _FORMAT
+    not_before_ms: int
+    at_ms: int
 
 
 def ledger_prefix(table: str, entry_id: str, offload: OffloadContext | None = None) -> str:
@@ -149,81 +152,85 @@ def generation_of(entry_id: str, born: int, stager: str, attempt: int) -> str:
 
 
 _ENCODER = msgspec.json.Encoder()
-_BATCH = msgspec.json.Decoder(DeletionBatch)
-_SWEEP = msgspec.json.Decoder(SweepRequest)
+_BATCH = RecordDecoder(DeletionBatch, "deletion message")
+_SWEEP = RecordDecoder(SweepRequest, "sweep request")
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw])
+_LEDGER = msgspec.json.Decoder(PendingDeleteLedgerInfo)
 
 
-class _Loose(msgspec.Struct):
-    """A batch whose messages are looked at one by one."""
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A message of a batch that cannot be worked on, as it is stored, and why."""
 
-    ledgers: list[msgspec.Raw]
+    payload: bytes
+    problem: str
 
 
 def encode(message: DeletionBatch | SweepRequest) -> bytes:
     """The message as it is stored."""
-    return _ENCODER.encode(message)
+    return records.encode(message)
 
 
 def decode_sweep(payload: bytes, where: str) -> SweepRequest:
     """A sweep request. Raises :class:`CorruptRecordError`: it is not well-formed, or names what cannot be."""
+    request = _SWEEP.decode(payload, where)
     try:
-        found = _SWEEP.decode(payload)
-        _check_format(found.format)
-        check_table_name(found.table)
-        check_entry_id(found.entry_id)
-    except (msgspec.DecodeError, InvalidNameError) as error:
+        check_table_name(request.table)
+        check_entry_id(request.entry_id)
+    except InvalidNameError as error:
         raise CorruptRecordError(f"{where}: not a sweep request ({error})") from error
-    return found
+    return request
 
 
-def decode_batch(payload: bytes, where: str) -> tuple[DeletionBatch, list[str]]:
-    """A batch of the well-formed messages in ``payload``, and what is wrong with each of the others.
+def decode_batch(payload: bytes, where: str) -> tuple[DeletionBatch, list[Malformed]]:
+    """A batch of the well-formed messages in ``payload``, and the others.
 
-    Raises :class:`CorruptRecordError` when not even the part that all messages share is well-formed.
+    Raises :class:`NewerRecordError`, and :class:`CorruptRecordError` when not even the part that all messages share is
+    well-formed.
     """
+    malformed: list[Malformed] = []
     try:
-        batch = _BATCH.decode(payload)
-        malformed: list[str] = []
-    except msgspec.DecodeError as error:
-        batch, malformed = _one_by_one(payload, where, error)
+        batch = _BATCH.decode(payload, where)
+    except NewerRecordError:
+        raise
+    except CorruptRecordError:
+        batch, malformed = _one_by_one(payload, where)
     try:
         _check_head(batch)
-    except (msgspec.DecodeError, InvalidNameError) as error:
+    except InvalidNameError as error:
         raise CorruptRecordError(f"{where}: not a deletion message ({error})") from error
     good: list[PendingDeleteLedgerInfo] = []
     for ledger in batch.ledgers:
         if problem := _problem(ledger):
-            malformed.append(f"{problem}: {_ENCODER.encode(ledger)[:500]!r}")
+            malformed.append(Malformed(_ENCODER.encode(ledger), problem))
         else:
             good.append(ledger)
     return (batch if len(good) == len(batch.ledgers) else batch.with_ledgers(tuple(good))), malformed
 
 
-def _one_by_one(payload: bytes, where: str, error: Exception) -> tuple[DeletionBatch, list[str]]:
+def only_malformed(payload: bytes, malformed: Sequence[Malformed]) -> bytes:
+    """The batch in ``payload`` with nothing but its malformed messages, for a person to look at."""
+    fields = decode_as(_FIELDS, payload, "batch", "deletion message")
+    return _ENCODER.encode({**fields, "ledgers": [msgspec.Raw(one.payload) for one in malformed]})
+
+
+def _one_by_one(payload: bytes, where: str) -> tuple[DeletionBatch, list[Malformed]]:
     """The messages that can be decoded by themselves."""
-    try:
-        raw = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
-        loose = msgspec.json.decode(payload, type=_Loose)
-        head = _BATCH.decode(_ENCODER.encode({**raw, "ledgers": []}))
-    except msgspec.DecodeError:
-        raise CorruptRecordError(f"{where}: not a deletion message ({error})") from error
+    fields = decode_as(_FIELDS, payload, where, "deletion message")
+    ledgers = decode_as(_RAWS, bytes(fields.get("ledgers", b"null")), where, "deletion message")
+    head = _BATCH.decode(_ENCODER.encode({**fields, "ledgers": []}), where)
     good: list[PendingDeleteLedgerInfo] = []
-    malformed: list[str] = []
-    for one in loose.ledgers:
+    malformed: list[Malformed] = []
+    for one in ledgers:
         try:
-            good.append(msgspec.json.decode(one, type=PendingDeleteLedgerInfo))
-        except msgspec.DecodeError as problem:
-            malformed.append(f"{problem}: {bytes(one)[:500]!r}")
+            good.append(decode_as(_LEDGER, bytes(one), where, "message"))
+        except CorruptRecordError as error:
+            malformed.append(Malformed(bytes(one), str(error)))
     return head.with_ledgers(tuple(good)), malformed
 
 
-def _check_format(number: int) -> None:
-    if number != _FORMAT:
-        raise InvalidNameError(f"format {number} is unknown to this version")
-
-
 def _check_head(batch: DeletionBatch) -> None:
-    _check_format(batch.format)
     check_table_name(batch.table)
     check_entry_id(batch.entry_id)
     if _GENERATION.fullmatch(batch.generation) is None or not batch.generation.startswith(f"{batch.entry_id}:"):

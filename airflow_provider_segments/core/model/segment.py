@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from airflow_provider_segments.core.model.interval import Interval, parse_chunk
 from airflow_provider_segments.core.model.ledger import OffloadContext
-from airflow_provider_segments.exceptions import CorruptRecordError, InvalidNameError
+from airflow_provider_segments.core.model.records import decode_as
+from airflow_provider_segments.exceptions import InvalidNameError
 
 
 class SegmentState(enum.Enum):
@@ -125,22 +127,34 @@ def _defaults_from(name: str) -> bytes:
 
 _ENDS = (_defaults_from("columns"), _defaults_from("version"), _defaults_from("key_partition"))
 _RECORDS = msgspec.json.Decoder(list[SegmentRecord])
+_POSITIONS = msgspec.json.Decoder(list[list[msgspec.Raw]])
+_TEXT = msgspec.json.Decoder(str)
+_FILE_AT = SegmentRecord.__struct_fields__.index("file")
 
 
-def encode_record(record: SegmentRecord) -> bytes:
-    """The record as the registry stores it: without the fields at the end that most records have no use for. Raises
-    :class:`InvalidNameError` for half of a surrogate pair."""
+def encode_record(record: SegmentRecord, newer: Sequence[msgspec.Raw] = ()) -> bytes:
+    """The record as the registry stores it: without the fields at the end that most records have no use for. ``newer``
+    are the fields that a newer version has written behind them. Raises :class:`InvalidNameError` for half of a
+    surrogate pair."""
     try:
         encoded = _ENCODER.encode(record)
     except UnicodeEncodeError as error:
         raise InvalidNameError(f"segment {record.name!r}: its record holds text that is not valid Unicode") from error
+    if newer:
+        return encoded[:-1] + b"," + b",".join(map(bytes, newer)) + b"]"
     end = next((end for end in _ENDS if encoded.endswith(end)), b"")
     return encoded[: -len(end)] + b"]" if end else encoded
 
 
 def decode_records(payload: bytes | msgspec.Raw, where: str) -> list[SegmentRecord]:
     """Records from a JSON array. Raises :class:`CorruptRecordError` naming ``where`` they were read from."""
-    try:
-        return _RECORDS.decode(payload)
-    except msgspec.DecodeError as error:
-        raise CorruptRecordError(f"{where}: segment records cannot be decoded: {error}") from error
+    return decode_as(_RECORDS, payload, where, "list of segments")
+
+
+def newer_fields(payload: bytes | msgspec.Raw, where: str) -> dict[str, list[msgspec.Raw]]:
+    """What a newer version has written behind the fields of :class:`SegmentRecord`, by the segment's file; empty for
+    nearly every shard. Raises :class:`CorruptRecordError`."""
+    known = len(SegmentRecord.__struct_fields__)
+    rows = decode_as(_POSITIONS, payload, where, "list of segments")
+    longer = [row for row in rows if len(row) > known]
+    return {decode_as(_TEXT, bytes(row[_FILE_AT]), where, "name of a file"): row[known:] for row in longer}

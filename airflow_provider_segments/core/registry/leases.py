@@ -11,21 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.model.names import check_text
+from airflow_provider_segments.core.model.records import FORMAT, Record, RecordDecoder, encode
 from airflow_provider_segments.core.zookeeper import Create, Delete, Node, ZooKeeperSession
 from airflow_provider_segments.core.zookeeper.session import CommitConflictError
-from airflow_provider_segments.exceptions import LeaseLostError, OutcomeUnknownError
+from airflow_provider_segments.exceptions import CorruptRecordError, LeaseLostError, OutcomeUnknownError
 
 _ATTEMPTS = 5
 
 
-class _Record(msgspec.Struct):
+class LeaseRecord(Record, frozen=True, tag_field=FORMAT, tag=1):
     """``owner`` says who reads, for the person who wonders what a deletion waits for."""
 
     owner: str
+
+
+_DECODER = RecordDecoder(LeaseRecord, "lease")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Leases:
         session, clock = self.cluster.session, self.cluster.clock
         parent = self.cluster.paths.readers(self.table)
         path = f"{parent}/{clock.new_id()}"
-        create = Create(path, msgspec.json.encode(_Record(owner)), ephemeral=True)
+        create = Create(path, encode(LeaseRecord(owner)), ephemeral=True)
         if not self._made(create):
             session.ensure([parent])
             self._made(create)
@@ -108,9 +110,14 @@ class Leases:
         return sorted((_info(node) for node in nodes if node is not None), key=lambda one: one.zxid)
 
 
+def decode(payload: bytes, where: str) -> LeaseRecord:
+    """The lease's record. Raises :class:`CorruptRecordError`."""
+    return _DECODER.decode(payload, where)
+
+
 def _info(node: Node) -> LeaseInfo:
     try:
-        record = msgspec.json.decode(node.data, type=_Record)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return LeaseInfo(node.czxid, "unknown", node.made_ms)
-    return LeaseInfo(node.czxid, record.owner, node.made_ms)
+        owner = decode(node.data, "lease").owner
+    except CorruptRecordError:
+        owner = "unknown"
+    return LeaseInfo(node.czxid, owner, node.made_ms)

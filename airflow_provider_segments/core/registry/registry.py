@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import msgspec
 
 from airflow_provider_segments.core.cluster import Cluster
-from airflow_provider_segments.core.model.interval import Interval, parse_chunk
+from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.model.records import FORMAT, Record, RecordDecoder, encode
 from airflow_provider_segments.core.model.segment import SegmentRecord, encode_record
 from airflow_provider_segments.core.registry import shard as shards
 from airflow_provider_segments.core.registry.shard import Shard, ShardName
@@ -28,12 +29,11 @@ from airflow_provider_segments.core.zookeeper import (
 from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
 from airflow_provider_segments.exceptions import CorruptRecordError, OutcomeUnknownError, TableNotFoundError
 
-_FORMAT = 1
 _STREAMED = 64  # shards held at once by who goes through all of them
 _GUARD_ROOM = 40_000  # bytes of a request kept for a guard with many stagers
 
 
-class Root(msgspec.Struct, frozen=True):
+class Root(Record, frozen=True, tag_field=FORMAT, tag=1):
     """What the registry's root remembers of removals.
 
     ``removed_at`` is the highest lineage zxid that made a removal legal. A reader whose lineage is older takes a newer
@@ -41,9 +41,13 @@ class Root(msgspec.Struct, frozen=True):
     reverted whose traces are gone: no snapshot as of an earlier time can be put together any more.
     """
 
-    removed_at: int = 0
-    history_floor: int = 0
-    format: int = _FORMAT
+    removed_at: int
+    history_floor: int
+
+    @classmethod
+    def new(cls) -> Root:
+        """The root of a table that nothing was removed from."""
+        return cls(0, 0)
 
     def removing(self, zxid: int) -> Root:
         """This root once the lineage at ``zxid`` has made a removal legal."""
@@ -71,7 +75,17 @@ class RegistryRead:
     root: StoredRoot
 
 
-_ROOT = msgspec.json.Decoder(Root)
+_ROOT = RecordDecoder(Root, "registry root")
+
+
+def encode_root(root: Root) -> bytes:
+    """The root as it is stored."""
+    return encode(root)
+
+
+def decode_root(payload: bytes, where: str) -> Root:
+    """The root in ``payload``. Raises :class:`CorruptRecordError`."""
+    return _ROOT.decode(payload, where)
 
 
 class Registry:
@@ -81,6 +95,7 @@ class Registry:
         self._session = cluster.session
         self.table = table
         self.path = cluster.paths.registry(table)
+        self._config_path = cluster.paths.config(table)
 
     def read(self, wanted: Callable[[ShardName], bool], interval: Interval | None = None) -> RegistryRead:
         """Shards ``wanted`` of the chunks that overlap ``interval`` (all without one), then the root.
@@ -106,11 +121,8 @@ class Registry:
 
     def shard_names(self, interval: Interval | None = None) -> list[ShardName]:
         """All shards of the chunks that overlap ``interval``, from two round trips of names."""
-        chunks = [
-            chunk
-            for chunk in self._session.children(self.path)
-            if interval is None or parse_chunk(chunk).overlaps(interval)
-        ]
+        intervals = {chunk: shards.chunk_interval(self.path, chunk) for chunk in self._session.children(self.path)}
+        chunks = [chunk for chunk, time in intervals.items() if interval is None or time.overlaps(interval)]
         parents = [f"{self.path}/{chunk}" for chunk in chunks]
         below = self._session.children_many(parents)
         return [
@@ -134,19 +146,21 @@ class Registry:
         return [shards.decode(name, node.data, node.version) for name, node in zip(names, nodes, strict=True) if node]
 
     def root(self) -> StoredRoot:
-        """The root record. Raises :class:`TableNotFoundError` when the table was never made."""
+        """The root record. Raises :class:`TableNotFoundError` when the table was never made, and
+        :class:`CorruptRecordError`, also when the registry of a table is gone."""
         node = self._session.get(self.path)
+        if node is None and self._session.get(self._config_path) is not None:
+            raise CorruptRecordError(
+                f"table {self.table!r}: its registry {self.path} is gone. Restore the znodes from a backup of "
+                "ZooKeeper (docs/operations.md); nothing was changed"
+            )
         if node is None:
             raise TableNotFoundError(f"table {self.table!r} is not in this cluster; apply its config first")
-        try:
-            root = _ROOT.decode(node.data) if node.data else Root()
-        except msgspec.DecodeError as error:
-            raise CorruptRecordError(f"{self.path}: not a readable registry root ({error})") from error
-        return StoredRoot(root, node.version, node.mzxid)
+        return StoredRoot(decode_root(node.data, self.path), node.version, node.mzxid)
 
     def write_root(self, stored: StoredRoot, changed: Root) -> SetData:
         """The compare-and-set of the root."""
-        return SetData(self.path, msgspec.json.encode(changed), stored.version)
+        return SetData(self.path, encode_root(changed), stored.version)
 
     def remember_removal(self, zxid: int, settled_at: int = 0) -> None:
         """Tell readers before the first segment goes: one that read an older lineage than that of ``zxid`` takes a

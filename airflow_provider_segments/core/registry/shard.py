@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from airflow_provider_segments.core.model.interval import Interval, coarser_chunk, parse_chunk
 from airflow_provider_segments.core.model.ledger import generation_of
 from airflow_provider_segments.core.model.names import is_number
-from airflow_provider_segments.core.model.segment import SegmentRecord, decode_records, encode_record
+from airflow_provider_segments.core.model.records import FORMAT, Record, RecordDecoder
+from airflow_provider_segments.core.model.records import encode as encode_stored
+from airflow_provider_segments.core.model.segment import SegmentRecord, decode_records, encode_record, newer_fields
 from airflow_provider_segments.core.zookeeper import Delete, Op, SetData
-from airflow_provider_segments.exceptions import CorruptRecordError
+from airflow_provider_segments.exceptions import CorruptRecordError, InvalidNameError
 
 SHARD_BYTES = 500_000
 """A shard is closed when it has this many bytes: two fit into one ZooKeeper request."""
@@ -26,8 +29,6 @@ SHARED_RECORDS = 256
 """Most records that different time chunks keep in one shard: a reader of one of them decodes them all."""
 
 _SHARING_CHUNKS = 8  # fewer would save little, and make readers of each chunk look at the others' segments
-
-_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Shard:
     version: int
     born: int
     payload: msgspec.Raw = field(repr=False)
+    unknown: str | UnsetType = field(default=UNSET, repr=False)
 
     @cached_property
     def records(self) -> list[SegmentRecord]:
@@ -86,20 +88,29 @@ class Shard:
 
     def with_records(self, records: Iterable[SegmentRecord]) -> Op:
         """The compare-and-set that leaves ``records`` in the shard, and removes it when there are none."""
-        left = [encode_record(record) for record in records]
+        tails = newer_fields(self.payload, self.name.path)
+        left = [encode_record(record, tails.get(record.file, ())) for record in records]
         if not left:
             return Delete(self.name.path, self.version)
-        return SetData(self.name.path, encode(self.name.entry_id, self.born, left), self.version)
+        return SetData(self.name.path, encode(self.name.entry_id, self.born, left, self.unknown), self.version)
 
 
-class _Stored(msgspec.Struct):
-    format: int
+class _Stored(Record, frozen=True, tag_field=FORMAT, tag=2):
     entry: str
     born: int
     segments: msgspec.Raw
 
 
-_DECODER = msgspec.json.Decoder(_Stored)
+_DECODER = RecordDecoder(_Stored, "registry shard")
+
+
+def chunk_interval(parent: str, chunk: str) -> Interval:
+    """The interval of the child ``chunk`` of a registry root. Raises :class:`CorruptRecordError` when it is no time
+    chunk: left out, it could hide what a newer version keeps there."""
+    try:
+        return parse_chunk(chunk)
+    except InvalidNameError as error:
+        raise CorruptRecordError(f"{parent}/{chunk} is no time chunk of a registry: {error}") from None
 
 
 def parse_name(chunk: str, parent: str, node: str) -> ShardName:
@@ -113,21 +124,16 @@ def parse_name(chunk: str, parent: str, node: str) -> ShardName:
 
 def decode(name: ShardName, payload: bytes, version: int) -> Shard:
     """The shard in ``payload``. Raises :class:`CorruptRecordError`."""
-    try:
-        stored = _DECODER.decode(payload)
-    except msgspec.DecodeError as error:
-        raise CorruptRecordError(f"{name.path}: not a readable registry shard ({error})") from error
-    if stored.format != _FORMAT:
-        raise CorruptRecordError(f"{name.path}: format {stored.format} is unknown to this version")
+    stored = _DECODER.decode(payload, name.path)
     if stored.entry != name.entry_id:
         raise CorruptRecordError(f"{name.path}: the record belongs to entry {stored.entry}")
-    return Shard(name, version, stored.born, stored.segments)
+    return Shard(name, version, stored.born, stored.segments, stored.unknown)
 
 
-def encode(entry_id: str, born: int, records: Iterable[bytes]) -> bytes:
-    """A shard of already encoded records."""
-    head = f'{{"format":{_FORMAT},"entry":"{entry_id}","born":{born},"segments":['
-    return head.encode() + b",\n".join(records) + b"]}"
+def encode(entry_id: str, born: int, records: Iterable[bytes], unknown: str | UnsetType = UNSET) -> bytes:
+    """A shard of already encoded records. ``unknown`` holds what a newer version has written into it."""
+    segments = msgspec.Raw(b"[" + b",\n".join(records) + b"]")
+    return encode_stored(_Stored(entry_id, born, segments, unknown=unknown))
 
 
 def share(by_chunk: Mapping[str, Sequence[SegmentRecord]]) -> dict[str, list[SegmentRecord]]:

@@ -158,7 +158,7 @@ def decode_owner(text: str | bytes, where: str) -> dict[str, str]:
     """The owner metadata in ``text``. Raises :class:`CorruptRecordError`, which says that it came from ``where``."""
     try:
         owner = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         owner = None
     if not isinstance(owner, dict) or not all(isinstance(value, str) for value in owner.values()):
         raise CorruptRecordError(f"the owner metadata of {where} cannot be decoded: {str(text)[:120]!r}")

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from airflow_provider_segments.core.model import records
 from airflow_provider_segments.core.model.ledger import OffloadContext, PendingDeleteLedgerInfo
-from airflow_provider_segments.exceptions import CorruptRecordError
+from airflow_provider_segments.core.model.records import Record, RecordDecoder
 
-_FORMAT = 1
 _SHOWN = 20
 
 
-class PlannedShard(msgspec.Struct, frozen=True, array_like=True):
+class PlannedShard(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Segments of one registry shard (``<chunk>/<node>``, born at zxid ``born``) whose copies an offload may write."""
 
     shard: str
@@ -22,32 +22,25 @@ class PlannedShard(msgspec.Struct, frozen=True, array_like=True):
     ledgers: tuple[PendingDeleteLedgerInfo, ...]
 
 
-class OffloadRecord(msgspec.Struct, frozen=True):
+class OffloadRecord(Record, frozen=True, tag_field=records.FORMAT, tag=1):
     """``OFFLOADS/<table>/<uuid>``: an offload that may have written copies which nothing else refers to yet."""
 
     context: OffloadContext
     shards: tuple[PlannedShard, ...]
     started_ms: int
-    format: int = _FORMAT
 
 
-_DECODER = msgspec.json.Decoder(OffloadRecord)
+_DECODER = RecordDecoder(OffloadRecord, "offload record")
 
 
 def encode(record: OffloadRecord) -> bytes:
     """The record as it is stored."""
-    return msgspec.json.encode(record)
+    return records.encode(record)
 
 
 def decode(payload: bytes, where: str) -> OffloadRecord:
     """The record in ``payload``. Raises :class:`CorruptRecordError` naming ``where`` it was read."""
-    try:
-        record = _DECODER.decode(payload)
-    except msgspec.DecodeError as error:
-        raise CorruptRecordError(f"{where}: not a readable offload record ({error})") from error
-    if record.format != _FORMAT:
-        raise CorruptRecordError(f"{where}: format {record.format} is unknown to this version")
-    return record
+    return _DECODER.decode(payload, where)
 
 
 @dataclass(slots=True)

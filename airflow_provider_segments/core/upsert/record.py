@@ -19,15 +19,16 @@ from dataclasses import dataclass, field
 import msgspec
 
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
-from airflow_provider_segments.exceptions import CorruptRecordError, EndRefusedError, UpsertRefusedError
+from airflow_provider_segments.core.model import records
+from airflow_provider_segments.core.model.records import Record, RecordDecoder
+from airflow_provider_segments.exceptions import EndRefusedError, UpsertRefusedError
 
-FORMAT = 1
 NO_CUTOFF = -(2**63)
 MAX_BYTES = 200_000
 """Largest record: it shares one znode with the lineage. The oldest versions are given up for it."""
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The state of one key partition: the entry that changed it last, and how often its rows were moved since.
 
     A cache of the newest row a key belongs to exactly one head. Who publishes checks that the heads are still those
@@ -37,7 +38,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     generation: int = 0
 
 
-class Published(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class Published(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, forbid_unknown_fields=True):
     """A version above the floor. ``at_ms`` is the wall clock of its publish, for people and for lag. ``undo`` has the
     source positions that it changed, as they were before (``None``: there was none). ``bulks`` are the ids of the
     ordinary pushes that it resolved."""
@@ -49,7 +50,7 @@ class Published(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     bulks: tuple[str, ...] = ()
 
 
-class UpsertRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class UpsertRecord(Record, frozen=True, omit_defaults=True, tag_field=records.FORMAT, tag=1):
     """See the module. ``positions`` says, by source partition, the offset to read next. ``cutoff`` is the smallest
     comparison value that is still taken: keys whose newest row is older may be forgotten. ``waiting`` are the ids of
     ordinary pushes whose rows have not been compared with the table's yet: no reader sees them."""
@@ -63,7 +64,6 @@ class UpsertRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     voids: tuple[tuple[int, int], ...] = ()
     published: tuple[Published, ...] = ()
     waiting: tuple[str, ...] = ()
-    format: int = FORMAT
 
     @classmethod
     def new(cls, key_partitions: int) -> UpsertRecord:
@@ -261,13 +261,7 @@ def record_of(lineage: Lineage) -> UpsertRecord | None:
     text = lineage.upsert
     if text is None:
         return None
-    try:
-        record = _DECODER.decode(text)
-    except msgspec.DecodeError as error:
-        raise CorruptRecordError(f"lineage of table {lineage.table!r}: no readable upsert record ({error})") from error
-    if record.format != FORMAT:
-        raise CorruptRecordError(f"lineage of table {lineage.table!r}: upsert record of unknown format {record.format}")
-    return record
+    return _DECODER.decode(text.encode("utf-8", "surrogatepass"), f"lineage of table {lineage.table!r}")
 
 
 def require_record(lineage: Lineage) -> UpsertRecord:
@@ -286,11 +280,10 @@ def store_record(lineage: Lineage, record: UpsertRecord) -> Lineage:
 
 def encode(record: UpsertRecord) -> bytes:
     """The record as it is stored."""
-    return _ENCODER.encode(record)
+    return records.encode(record)
 
 
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(UpsertRecord)
+_DECODER = RecordDecoder(UpsertRecord, "upsert record")
 
 
 def _refused(rule: str, detail: str, table: str, hint: str = "") -> UpsertRefusedError:

@@ -95,6 +95,11 @@ class ClusterPaths:
         """The guard of one lineage entry."""
         return f"{self.entries(table)}/{check_entry_id(entry_id)}"
 
+    @property
+    def registries(self) -> str:
+        """Parent of the tables' registries."""
+        return f"/{self.cluster}/SEGMENTS"
+
     def registry(self, table: str) -> str:
         """A table's registry root; its children are the time chunks."""
-        return f"/{self.cluster}/SEGMENTS/{check_table_name(table)}"
+        return f"{self.registries}/{check_table_name(table)}"

@@ -13,6 +13,7 @@ from json.encoder import encode_basestring
 
 import msgspec
 
+from airflow_provider_segments.core.model.records import decode_as
 from airflow_provider_segments.exceptions import CorruptRecordError, RecordTooLargeError
 
 WRITE_LIMIT = 1_024_000
@@ -62,17 +63,17 @@ def encode(record: ZNRecord) -> bytes:
     )
 
 
-def decode(payload: bytes, where: str) -> ZNRecord:
-    """The record in ``payload``. Raises :class:`CorruptRecordError` naming ``where`` it was read.
+def decode(payload: bytes, where: str, *, with_lists: bool = False) -> ZNRecord:
+    """The record in ``payload``; ``with_lists`` says that it must have list fields, if only none. Raises
+    :class:`CorruptRecordError` naming ``where`` it was read.
 
     Helix reads a payload that it cannot parse as "no record", and the next write then erases what was there.
     """
-    try:
-        stored = _DECODER.decode(_gunzip(payload) if payload[:2] == _GZIP else payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, zlib.error, ValueError) as error:
+    stored = decode_as(_DECODER, _gunzip(payload, where) if payload[:2] == _GZIP else payload, where, "ZNRecord")
+    if with_lists and stored.list_fields is None:
         raise CorruptRecordError(
-            f"{where}: not a readable ZNRecord ({error}); restore it before writing to it"
-        ) from error
+            f"{where}: not a readable ZNRecord of a lineage: it has no listFields; restore it before writing to it"
+        )
     return ZNRecord(stored.id, stored.simple_fields or {}, stored.map_fields or {}, stored.list_fields or {})
 
 
@@ -136,11 +137,14 @@ def _gzip(plain: bytes, level: int) -> bytes:
     return packer.compress(plain) + packer.flush()
 
 
-def _gunzip(payload: bytes) -> bytes:
+def _gunzip(payload: bytes, where: str) -> bytes:
     unpacker = zlib.decompressobj(31)
-    plain = unpacker.decompress(payload, EXPANDED_LIMIT)
+    try:
+        plain = unpacker.decompress(payload, EXPANDED_LIMIT)
+    except zlib.error as error:
+        raise CorruptRecordError(f"{where}: not a readable ZNRecord ({error})") from error
     if unpacker.unconsumed_tail:
-        raise ValueError(f"expands to more than {EXPANDED_LIMIT:,} bytes")
+        raise CorruptRecordError(f"{where}: not a readable ZNRecord: it expands to more than {EXPANDED_LIMIT:,} bytes")
     if not unpacker.eof:
-        raise ValueError("the gzip data ends early")
+        raise CorruptRecordError(f"{where}: not a readable ZNRecord: the gzip data ends early")
     return plain
