@@ -145,5 +145,5 @@ class Judge:
         return [
             lease
             for lease in self.use.leases
-            if limit and self.now_ms - lease.taken_ms > limit and (self.marked is None or lease.zxid < self.marked)
+            if limit and self.now_ms - lease.taken_ms > limit and lease.zxid < self.marked
         ]
