@@ -74,20 +74,25 @@ def test_every_test_that_is_named_is_there() -> None:
 
 def rules_in_code() -> Iterator[tuple[str, str]]:
     """Every rule with which the core refuses something, and the module that does."""
-    constants: dict[str, str] = {}
     trees = {path: ast.parse(path.read_text()) for path in (PACKAGE / "core").rglob("*.py")}
-    for tree in trees.values():
-        for node in tree.body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                constants |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
+    constants = {name: text for tree in trees.values() for name, text in text_constants(tree)}
     for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(REFUSALS):
-                for argument in node.args[:4]:
-                    value = constants.get(argument.id) if isinstance(argument, ast.Name) else None
-                    value = argument.value if isinstance(argument, ast.Constant) else value
-                    if isinstance(value, str) and re.fullmatch(r"[a-z]+(-[a-z]+)*", value):
-                        yield value, path.name
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(REFUSALS):
+                for argument in call.args[:4]:
+                    text = constants.get(argument.id, "") if isinstance(argument, ast.Name) else ""
+                    text = str(argument.value) if isinstance(argument, ast.Constant) else text
+                    if re.fullmatch(r"[a-z]+(-[a-z]+)*", text):
+                        yield text, path.name
+
+
+def text_constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """The module's constants that are text."""
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
+            for target in statement.targets:
+                if isinstance(target, ast.Name) and isinstance(statement.value.value, str):
+                    yield target.id, statement.value.value
 
 
 def test_every_rule_that_refuses_is_documented() -> None:
