@@ -20,6 +20,7 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.registry.registry import Registry
 from airflow_provider_segments.core.snapshot import SnapshotReader
 from airflow_provider_segments.core.table_config import TableConfigs
+from airflow_provider_segments.core.versions.places import StageOwner
 from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Op, ZooKeeperSession
 from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError
 
@@ -124,11 +125,12 @@ class TableContext:
             for check in self.locks.fence(lock_ids, group=group, task=task)
         ]
 
-    def release(self, guard: Guard) -> None:
-        """Give back the locks that the push's stages took. One that is lost is given back already; when the process
-        ends before it comes to this, they can be taken after their lease."""
-        for lock in guard.own_locks:
-            self.locks.release(lock.group, lock.task, lock_ids=[lock.lock_id])
+    def release(self, entry_id: str, guard: Guard) -> None:
+        """Give back the locks that the push's stages took, those of superseded attempts too. When the process ends
+        before it comes to this, they can be taken after their lease, and clean-up drops them a day later."""
+        for stager in guard.stages if guard.placed or guard.own_locks else ():
+            owner = StageOwner.of(entry_id, guard, stager, 0)
+            self.locks.release(owner.group, owner.task)
 
     def close_guard(self, stored: StoredGuard, settled_by: str) -> list[Op]:
         """The operations that close the guard of an entry in the transaction that reverts it, and ask for the first

@@ -418,7 +418,7 @@ def _check_from(context: TableContext, stored: StoredLineage, entry: LineageEntr
 def _finish(context: TableContext, guard: StoredGuard) -> None:
     """What follows the switch: remove what was staged beside ``to``, and give back the locks that stages took."""
     remove_rest(context, guard.entry_id)
-    context.release(guard.guard)
+    context.release(guard.entry_id, guard.guard)
 
 
 def remove_rest(context: TableContext, entry_id: str) -> None:

@@ -66,7 +66,7 @@ def revert(
         context.session.commit(ops)
         took = (context.clock.monotonic() - before) * 1000
         if guard is not None:
-            context.release(guard.guard)
+            context.release(entry_id, guard.guard)
         return RevertedEntry(entry, entry.state, already=False, switch_ms=took)
 
     return context.retried("revert", attempt)

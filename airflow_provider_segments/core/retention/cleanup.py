@@ -177,6 +177,7 @@ def run(context: TableContext) -> CleanedUp:
         return report
     for entry_id, freed in context.retried("cleanup", lambda: _remove_hidden(context)).items():
         report.mark_hidden(entry_id, freed)
+    context.locks.prune()
     if report.dropped:  # by the time an entry is dropped, what it hid has left the registry
         context.registry.remove_empty_chunks()
     return report
@@ -327,6 +328,8 @@ def _abort(context: TableContext, entry_id: str) -> bool:
     if guard is not None:
         ops += context.close_guard(guard, CLEANUP)
     context.session.commit(ops)
+    if guard is not None:
+        context.release(entry_id, guard.guard)
     return True
 
 
