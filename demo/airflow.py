@@ -152,6 +152,7 @@ def _settings(home: Path, dags: Path, url: str, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",  # its 5 s are too few for a busy machine
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": url,
@@ -168,5 +169,5 @@ def _request(url: str, method: str = "GET", body: Mapping[str, Any] | None = Non
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 - our own server
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=30) as reply:
+    with opener.open(request, timeout=300) as reply:
         return dict(json.load(reply))

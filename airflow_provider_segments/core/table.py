@@ -305,8 +305,8 @@ class Table:
         self.config()
         if entry_id is not None:
             whole = entry_id if is_entry_id(entry_id) else self.resolve_entry(entry_id)
-            return mark_by_hand.mark_entry(self._context, whole, self.sent)
-        return mark_by_hand.mark_segments(self._context, segments or (), self.sent, missing_ok=missing_ok)
+            return mark_by_hand.mark_entry(self._context.marker, whole)
+        return mark_by_hand.mark_segments(self._context.marker, segments or (), missing_ok=missing_ok)
 
     def offload(
         self,

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import StorageLevel
@@ -219,28 +219,15 @@ class _Build:
         return [decode(row[0]) for row in found]
 
     def _job(self, plan: planning.Plan) -> WriteJob:
-        config, ticket = self.config, self.ticket
-        first = [name for name in config.sort_columns[:1] if name != config.time_column]
-        job = WriteJob(
-            table=config.name,
-            entry_id=ticket.entry_id,
-            stager=ticket.stager,
-            attempt=ticket.attempt,
-            prefix=ticket.prefix,
-            generation=ticket.generation,
-            granularity=config.granularity,
-            sort_columns=config.sort_columns,
+        fingerprint = self.fingerprint or CompactionSettings.of(self.config).fingerprint
+        job = replace(
+            WriteJob.of(self.config, self.ticket, self.storage, fingerprint),
             columns=tuple(self.source.columns),
-            has_time=self.time is not None,
-            target_rows=config.target_rows,
-            compression=config.compression,
-            statistics_columns=tuple(dict.fromkeys([*config.statistics_columns, *first])),
             spark_schema=self.source.schema.json(),
             slices=plan.slices,
-            storage=self.storage,
-            fingerprint=self.fingerprint or CompactionSettings.of(config).fingerprint,
         )
-        job.segment_name(config.granularity.chunk_name(0), plan.partitions)  # too long a name shows now, not in a task
+        # Too long a name shows now, and not in a task.
+        job.segment_name(self.config.granularity.chunk_name(0), plan.partitions)
         return job
 
 

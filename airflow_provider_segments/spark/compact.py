@@ -275,26 +275,7 @@ class _Run:
         return self.merges.merge(self._job(group, started, ticket))
 
     def _job(self, group: CompactionGroup, started: StartedEntry, ticket: StageTicket) -> MergeJob:
-        first = [name for name in self.config.sort_columns[:1] if name != self.config.time_column]
-        write = WriteJob(
-            table=self.table.name,
-            entry_id=ticket.entry_id,
-            stager=ticket.stager,
-            attempt=ticket.attempt,
-            prefix=ticket.prefix,
-            generation=ticket.generation,
-            granularity=self.config.granularity,
-            sort_columns=self.config.sort_columns,
-            columns=(),
-            has_time=self.config.time_column is not None,
-            target_rows=self.config.target_rows,
-            compression=self.config.compression,
-            statistics_columns=tuple(dict.fromkeys([*self.config.statistics_columns, *first])),
-            spark_schema="",
-            slices={},
-            storage=self.table.storage,
-            fingerprint=self.settings.fingerprint,
-        )
+        write = WriteJob.of(self.config, ticket, self.table.storage, self.settings.fingerprint)
         return MergeJob(
             write,
             tuple(

@@ -78,12 +78,11 @@ class MergeJob:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What became of a group: the new segments, the rows that were read, and the rows that are left (fewer only when
-    rows were joined). ``too_large`` says instead why the worker did not take it on."""
+    """What became of a group: the new segments, and the rows that were read. ``too_large`` says instead why the worker
+    did not take it on."""
 
     segments: tuple[StagedSegment, ...] = ()
     rows_in: int = 0
-    rows_out: int = 0
     too_large: str = ""
 
 
@@ -108,7 +107,7 @@ def merge(job: MergeJob, task_attempt: int) -> Merged:
         if times is None:
             return _unread_times(job)
     data, times = _joined(job, data, times)
-    return Merged(tuple(_written(job, data, times, task_attempt)), rows_in, data.num_rows)
+    return Merged(tuple(_written(job, data, times, task_attempt)), rows_in)
 
 
 def _unread_times(job: MergeJob) -> Merged:

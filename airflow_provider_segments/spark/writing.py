@@ -31,10 +31,12 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import MIN_MS, Granularity
 from airflow_provider_segments.core.model.ledger import owner_metadata
 from airflow_provider_segments.core.model.names import check_segment_name, entry_tag
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.spark.statistics import ColumnStatistics
@@ -75,6 +77,31 @@ class WriteJob:
     slices: Mapping[int, int]
     storage: ObjectStore = field(repr=False)
     fingerprint: str | None = None
+
+    @classmethod
+    def of(cls, config: TableConfig, ticket: StageTicket, storage: ObjectStore, fingerprint: str) -> WriteJob:
+        """The job of one attempt of a stage, before it is known what the rows look like. A build that sorts by another
+        column than the time keeps statistics of that, too."""
+        first = [name for name in config.sort_columns[:1] if name != config.time_column]
+        return cls(
+            table=config.name,
+            entry_id=ticket.entry_id,
+            stager=ticket.stager,
+            attempt=ticket.attempt,
+            prefix=ticket.prefix,
+            generation=ticket.generation,
+            granularity=config.granularity,
+            sort_columns=config.sort_columns,
+            columns=(),
+            has_time=config.time_column is not None,
+            target_rows=config.target_rows,
+            compression=config.compression,
+            statistics_columns=tuple(dict.fromkeys([*config.statistics_columns, *first])),
+            spark_schema="",
+            slices={},
+            storage=storage,
+            fingerprint=fingerprint,
+        )
 
     def segment_name(self, chunk: str, number: int, part: int = 0) -> str:
         """Name of a segment. ``part`` counts the pieces of what was planned as one segment and came out too large.

@@ -36,11 +36,6 @@ class CompactionGroup:
         """The chunk's interval."""
         return parse_chunk(self.chunk)
 
-    @property
-    def is_cut(self) -> bool:
-        """Return True if overwrites hide a part of some of the segments."""
-        return any(segment.visible_in for segment in self.segments)
-
     def outputs(self, target_rows: int) -> int:
         """How many segments it becomes."""
         return max(1, -(-self.rows // target_rows))

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from airflow_provider_segments.core.deletion.mark import Marker
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
 from airflow_provider_segments.core.lineage.hiding import hidden_names, is_settled
-from airflow_provider_segments.core.lineage.records import StoredLineage
+from airflow_provider_segments.core.lineage.records import LineageRecords, StoredLineage
 from airflow_provider_segments.core.model.names import check_entry_id, describe_names
 from airflow_provider_segments.core.model.segment import SegmentRecord
+from airflow_provider_segments.core.registry.registry import Registry
 from airflow_provider_segments.core.registry.shard import Shard
-from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.zookeeper import Check
 from airflow_provider_segments.exceptions import MarkRefusedError
 
@@ -47,84 +48,90 @@ class MarkReport:
         }
 
 
-def mark_segments(
-    context: TableContext, segments: Sequence[str], sent: Counter[str], *, missing_ok: bool = False
-) -> MarkReport:
+def mark_segments(marker: Marker, segments: Sequence[str], *, missing_ok: bool = False) -> MarkReport:
     """Mark the segments of these names, all or none.
 
     Only leftovers of REVERTED entries can be marked. With ``missing_ok`` a name that is not registered counts as done
-    (for a retry); otherwise it is refused. ``sent`` is the counter of messages that the marker keeps. Raises
-    :class:`MarkRefusedError` with one of the rules ``visible``, ``in-lineage``, ``not-reverted``, ``unknown-segment``.
+    (for a retry); otherwise it is refused.
+
+    Raises :class:`MarkRefusedError` with one of the rules ``visible``, ``in-lineage``, ``not-reverted`` and
+    ``unknown-segment``.
     """
     names = set(segments)
     if not names:
-        raise MarkRefusedError("no-segments", "mark refused: no segments were named", table=context.table)
-    report = MarkReport(context.table)
-    before = Counter(sent)
+        raise MarkRefusedError("no-segments", "mark refused: no segments were named", table=marker.table)
+    report = MarkReport(marker.table)
+    before = Counter(marker.sent)
     marked: set[str] = set()
 
     def attempt() -> None:
-        stored = context.records.read()
-        found = _having(context.registry.read(lambda _: True).shards, names)
+        stored = _records(marker).read()
+        found = _having(_registry(marker).read(lambda _: True).shards, names)
         registered = {record.name for shard in found for record in shard.records} & names
         if finding := _why_needed(stored.lineage, found, names):
-            raise _refused(context, finding)
+            raise _refused(marker, finding)
         unknown = names - registered - marked
         if unknown and not missing_ok:
             raise _refused(
-                context, ("unknown-segment", f"{describe_names(sorted(unknown))} is not registered", _UNKNOWN)
+                marker, ("unknown-segment", f"{describe_names(sorted(unknown))} is not registered", _UNKNOWN)
             )
         report.gone = tuple(sorted(unknown))
         marked.update(registered)  # a conflict after some of them have gone: the next attempt finds the others
-        _mark(context, stored, found, lambda record: record.name not in names)
+        _mark(marker, stored, found, lambda record: record.name not in names)
 
-    context.retried("mark", attempt)
+    marker.cluster.retried(f"mark on table {marker.table!r}", attempt)
     report.segments = len(marked)
-    report.sent = _since(before, sent)
+    report.sent = _since(before, marker.sent)
     return report
 
 
-def mark_entry(context: TableContext, entry_id: str, sent: Counter[str]) -> MarkReport:
+def mark_entry(marker: Marker, entry_id: str) -> MarkReport:
     """Mark all that is registered of an entry that is REVERTED or gone, and ask for a look under its prefix.
 
     Raises :class:`MarkRefusedError` with one of the rules ``in-progress``, ``completed``, ``visible``.
     """
     check_entry_id(entry_id)
-    report = MarkReport(context.table)
-    before = Counter(sent)
+    report = MarkReport(marker.table)
+    before = Counter(marker.sent)
     marked: set[str] = set()
 
     def attempt() -> None:
-        stored = context.records.read()
-        found = context.registry.of_entry(entry_id)
+        stored = _records(marker).read()
+        found = _registry(marker).of_entry(entry_id)
         if finding := _why_entry_needed(stored.lineage, entry_id, found):
-            raise _refused(context, finding, entry_id)
+            raise _refused(marker, finding, entry_id)
         marked.update(record.name for shard in found for record in shard.records)
-        _mark(context, stored, found, lambda _: False)
-        after = context.clock.now_ms() + _SWEEP_AFTER_MS if marked else 0
-        sweep = context.marker.sweep_op(entry_id, reason=_REASON, not_before_ms=after)
-        context.session.commit([*_fence(context, stored), sweep])
+        _mark(marker, stored, found, lambda _: False)
+        after = marker.cluster.clock.now_ms() + _SWEEP_AFTER_MS if marked else 0
+        sweep = marker.sweep_op(entry_id, reason=_REASON, not_before_ms=after)
+        marker.cluster.session.commit([*_fence(marker, stored), sweep])
 
-    context.retried("mark", attempt)
-    report.segments, report.sent, report.swept = len(marked), _since(before, sent), entry_id
+    marker.cluster.retried(f"mark on table {marker.table!r}", attempt)
+    report.segments, report.sent, report.swept = len(marked), _since(before, marker.sent), entry_id
     return report
 
 
-def _mark(
-    context: TableContext, stored: StoredLineage, found: Sequence[Shard], keep: Callable[[SegmentRecord], bool]
-) -> None:
+def _mark(marker: Marker, stored: StoredLineage, found: Sequence[Shard], keep: Callable[[SegmentRecord], bool]) -> None:
     """Readers that saw a reverted entry while it was completed are told first; then the segments go."""
     if not found:
         return
-    guards = context.records.guards({shard.name.entry_id for shard in found})
+    guards = _records(marker).guards({shard.name.entry_id for shard in found})
     if settled := [stored_guard.changed for stored_guard in guards.values() if stored_guard.guard.completed_at]:
-        context.registry.remember_removal(stored.zxid, max(settled))
-    context.marker.mark(found, keep, reason=_REASON, fence=_fence(context, stored))
+        _registry(marker).remember_removal(stored.zxid, max(settled))
+    marker.mark(found, keep, reason=_REASON, fence=_fence(marker, stored))
 
 
-def _fence(context: TableContext, stored: StoredLineage) -> list[Check]:
+def _records(marker: Marker) -> LineageRecords:
+    return LineageRecords(marker.cluster, marker.table)
+
+
+def _registry(marker: Marker) -> Registry:
+    return Registry(marker.cluster, marker.table)
+
+
+def _fence(marker: Marker, stored: StoredLineage) -> list[Check]:
     """The lineage must still be the one that was decided on."""
-    return [Check(context.records.path, stored.version)]
+    return [Check(_records(marker).path, stored.version)]
 
 
 _UNKNOWN = "It was marked before, or never staged; `segments reconcile` finds objects that nothing refers to."
@@ -174,9 +181,9 @@ def _having(shards: Sequence[Shard], names: Collection[str]) -> list[Shard]:
     return [shard for shard in shards if any(record.name in names for record in shard.records)]
 
 
-def _refused(context: TableContext, finding: _Finding, entry_id: str | None = None) -> MarkRefusedError:
+def _refused(marker: Marker, finding: _Finding, entry_id: str | None = None) -> MarkRefusedError:
     rule, detail, hint = finding
-    return MarkRefusedError(rule, f"mark refused: {detail}", table=context.table, entry_id=entry_id, hint=hint)
+    return MarkRefusedError(rule, f"mark refused: {detail}", table=marker.table, entry_id=entry_id, hint=hint)
 
 
 def _since(before: Counter[str], now: Counter[str]) -> dict[str, int]:

@@ -29,13 +29,11 @@ class Claim(msgspec.Struct, frozen=True):
 
 class Delivery(msgspec.Struct, frozen=True):
     """A batch that was handed out. ``marked`` is the zxid at which it was enqueued. ``payload`` is what stands in the
-    queue; ``attempted`` says that this is not its first delivery. ``claim`` says where it stands, and by which claim it
-    is this consumer's."""
+    queue. ``claim`` says where it stands, and by which claim it is this consumer's."""
 
     batch_id: str
     payload: bytes
     marked: int
-    attempted: bool
     claim: Claim
 
 

@@ -321,7 +321,7 @@ class DeletionQueue:
                 continue
             where = None if marker is None else f"{self._paths.deletion_retries}/{marker}"
             held = Claim(listing.batches[batch], node.version, claim, where, self._seat)
-            found.append(Delivery(batch, node.data, node.czxid, marker is not None, held))
+            found.append(Delivery(batch, node.data, node.czxid, held))
         if unneeded:
             self._session.commit_many(unneeded)
         return found
