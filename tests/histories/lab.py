@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -39,7 +39,7 @@ from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.replacement.start import StartedEntry
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import SegmentStore, Table
-from airflow_provider_segments.core.zookeeper import Delete, Op, ZooKeeperSession
+from airflow_provider_segments.core.zookeeper import Delete, Node, Op, ZooKeeperSession
 from airflow_provider_segments.exceptions import EntryNotFoundError, OutcomeUnknownError, RefusedError, SegmentsError
 from tests.support.sessions import CountingSession, Outcome
 from tests.support.tables import DAY_MS, HOUR_MS, JANUARY_1, QUICK, HandClock, make_table, object_path
@@ -64,7 +64,39 @@ class KilledError(BaseException):
     """The process is gone: nothing catches it, and nothing more is written through its session."""
 
 
-class FatefulSession(CountingSession):
+class RememberingSession(ZooKeeperSession):
+    """Asks the server once. All writes of a history go through one connection, so what was read holds until one of
+    them writes it: four of five round trips are saved. Every write is the server's to take or to refuse."""
+
+    known: dict[tuple[str, str], Any]
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        return self._ask("node", paths, super().get_many)
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return [list(names) for names in self._ask("children", paths, super().children_many)]
+
+    def commit_many(self, transactions: Sequence[Sequence[Op]]) -> list[Outcome]:
+        self._forget(op.path for ops in transactions for op in ops)
+        return super().commit_many(transactions)
+
+    def _create_absent(self, paths: Sequence[str]) -> None:
+        self._forget(paths)
+        super()._create_absent(paths)
+
+    def _ask(self, what: str, paths: Sequence[str], read: Callable[[Sequence[str]], list[Any]]) -> list[Any]:
+        unknown = [path for path in paths if (what, path) not in self.known]
+        if unknown:
+            self.known.update(((what, path), answer) for path, answer in zip(unknown, read(unknown), strict=True))
+        return [self.known[what, path] for path in paths]
+
+    def _forget(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            for key in (("node", path), ("children", path), ("children", path.rpartition("/")[0])):
+                self.known.pop(key, None)
+
+
+class FatefulSession(CountingSession, RememberingSession):
     """The session of one process, on a connection that all of them share. At the ``at``-th write something happens."""
 
     at = 0
@@ -74,9 +106,9 @@ class FatefulSession(CountingSession):
 
     @classmethod
     def on(cls, other: ZooKeeperSession) -> Self:
-        """A session of its own on the connection of ``other``."""
+        """A session of its own on the connection of ``other``, and with what that has read."""
         made = cls.__new__(cls)
-        made.__dict__.update(other.__dict__)
+        made.__dict__.update({"known": {}, **other.__dict__, "writes": 0})
         return made
 
     def _one(self, ops: Sequence[Op]) -> Outcome:
@@ -134,11 +166,9 @@ class Lab:
     def __init__(self, store: SegmentStore, name: str, chance: random.Random) -> None:
         self.chance = chance
         self.hand = HandClock()
-        self.store = store.replace(clock=self.hand.clock(), retry=QUICK)
+        self.store = store.replace(session=FatefulSession.on(store.session), clock=self.hand.clock(), retry=QUICK)
         self.table = make_table(self.store, name, replacedSegmentsRetentionPeriod="2h")
-        document = self.table.config().to_json()
-        document["segmentBuildConfig"] = {"segmentLocking": True, "segmentGranularity": "DAY"}
-        self.store.apply_config(type(self.table.config()).from_json(document))
+        self.configure(segment_locking=True)
         self.file = Path(unquote(urlparse(store.storage.uri).path)).parent / "rows"
         self.file.write_bytes(OBJECT)
         self.numbers = itertools.count(1)
@@ -228,14 +258,17 @@ class Lab:
 
     def step(self) -> None:
         """One random step, and a look at what readers see then."""
-        choices: list[tuple[int, Callable[[], None]]] = [
+        choices: list[tuple[float, Callable[[], None]]] = [
             (8 if len(self.jobs) < MOST_RUNNING else 0, self.begin),
-            (24 if self.jobs else 0, self.go_on),
-            (4, self.roll_back),
-            (2, self.abort),
-            (3, self.clean_up),
-            (3, self.let_time_pass),
-            (5 if self.table.lineage().rewrites else 0, self.lose),
+            (40 if self.jobs else 0, self.go_on),
+            (3, self.roll_back),
+            (1, self.abort),
+            (2, self.clean_up),
+            (2, self.let_time_pass),
+            (1.5, self.let_a_night_pass),
+            (1, self.take_a_lock_away),
+            (0.15 if not self.nested else 0, self.switch_locking),
+            (4 if self.table.lineage().rewrites else 0, self.lose),
         ]
         weights = [weight for weight, _ in choices]
         self.chance.choices([act for _, act in choices], weights)[0]()
@@ -297,6 +330,33 @@ class Lab:
         self.log.append(f"{milliseconds} ms pass")
         self.hand.advance(milliseconds)
 
+    def let_a_night_pass(self) -> None:
+        """Nobody's lock or overwrite is young any more, and the clean-up has seen that."""
+        self.note("night")
+        self.hand.advance(3 * HOUR_MS)
+        self.table.retain()
+
+    def take_a_lock_away(self) -> None:
+        """Somebody revokes a lock, or releases it in its owner's place."""
+        locks = self.table.locks.locks()
+        if locks:
+            lock = self.chance.choice(locks)
+            if self.chance.random() < 0.5:
+                self.say("revoke", lambda table: table.locks.revoke([lock.lock_id], by="somebody"))
+            else:
+                self.say("free", lambda table: table.locks.release(lock.group, lock.tasks[0], lock_ids=[lock.lock_id]))
+
+    def switch_locking(self) -> None:
+        """The table's config is changed: new segments get versions from now on, or no longer."""
+        self.note("switch")
+        self.configure(segment_locking=not self.table.config().segment_locking)
+
+    def configure(self, *, segment_locking: bool) -> None:
+        """Write the table's config."""
+        document = self.table.config().to_json()
+        document["segmentBuildConfig"] = {"segmentLocking": segment_locking, "segmentGranularity": "DAY"}
+        self.store.apply_config(type(self.table.config()).from_json(document))
+
     def lose(self) -> None:
         """A registry record of a rewrite is gone. One at a time: of two, one may have held what the other fell back to.
         And not while the clean-up is about to mark that rewrite: a loss then is one after the mark."""
@@ -342,7 +402,7 @@ class Lab:
     def fated(self) -> Table:
         """The table through a session of its own."""
         session = FatefulSession.on(self.store.session)
-        if not self.nested and self.chance.random() < 0.4:
+        if not self.nested and self.chance.random() < 0.3:
             session.at = self.chance.choice([1, 1, 1, 2, 2, 3, 3, 4, 5, 6])
             what = self.chance.choice(["die", "die", "lose", "meanwhile", "meanwhile"])
             session.fate = f"{what} {self.chance.choice(['before', 'after'])}"
@@ -363,6 +423,7 @@ class Lab:
     def settle(self) -> None:
         """Everybody is gone for good; then the clean-up comes to its end, and nothing is left but what is seen."""
         self.jobs = []
+        self.mend()
         for _ in range(40):
             self.hand.advance(30 * HOUR_MS)
             self.table.retain()
@@ -376,17 +437,25 @@ class Lab:
     def rewrite_cut(self) -> None:
         """Rewrite what overwrites hide in part: they stay for as long as there is something that they hide."""
         for segment in self.table.snapshot().segments:
-            if segment.visible_in and not self.lost:
+            if segment.visible_in:
                 job = Rewrite(self, f"job{next(self.numbers)}", "settle")
-                job.chunk, job.inputs = segment.chunk, [segment]
+                job.chunk, job.inputs, job.seen_zxid = segment.chunk, [segment], 0
                 for step in job.steps()[1:]:
                     step(self.table)
                 self.check()
 
+    def mend(self) -> None:
+        """Revert what readers have fallen back from, as the log says, and before it what was built upon it."""
+        lineage = self.table.lineage()
+        upon = lineage.built_upon(lineage.entries[self.lost]) if self.lost else set()
+        running = [entry.entry_id for entry in lineage.in_state(EntryState.IN_PROGRESS) if upon]
+        for entry_id in [*running, *(one for one in reversed(self.order) if one in upon)]:
+            self.note(f"mend {entry_id[:4]}")
+            self.table.revert(entry_id, force=True)
+            self.check()
+
     def left(self) -> list[str]:
-        """Entries, and objects that nobody sees. What a loss has left is for a person to end."""
-        if self.lost:
-            return []
+        """Entries, and objects that nobody sees."""
         stored = {one.key for one in self.store.storage.list(f"{self.table.name}/")}
         return [*self.table.lineage().entries, *(stored - set(self.table.snapshot().files))]
 
@@ -408,16 +477,22 @@ class Job:
     entry_id: str = ""
     started: StartedEntry | None = None
     locks: list[HeldLock] = field(default_factory=list)
+    stagers: tuple[str, ...] = ()
 
     def steps(self) -> Sequence[Callable[[Table], None]]:
         """What it does, in order."""
         raise NotImplementedError
+
+    def kinds(self) -> Iterable[str]:
+        """What kinds of push it is, for counting them."""
+        return [type(self).__name__.lower()]
 
     def go_on(self) -> None:
         """The next step, again if it failed before; or nothing more for ever."""
         step = self.steps()[self.at]
         if self.lab.say(f"{step.__name__} {type(self).__name__} {self.name}", step):
             self.at += 1
+            self.lab.taken.update(f"{step.__name__} done: {kind}" for kind in self.kinds())
             if self.at == len(self.steps()) and self in self.lab.jobs:
                 self.lab.jobs.remove(self)
             return
@@ -431,9 +506,13 @@ class Job:
         raise NotImplementedError
 
     def stage(self, table: Table) -> None:
-        """Write what :meth:`rows` says, and register it."""
-        ticket = table.open_stage(self.entry_id)
-        table.stage(ticket, list(self.segments(table, ticket)))
+        """Write what :meth:`rows` says, and register it. Two builds share the work, or one does all of it."""
+        if not self.stagers:
+            self.stagers = self.lab.chance.choice([("build",), ("build",), ("build", "other")])
+        content = list(self.rows())
+        for number, stager in enumerate(self.stagers):
+            ticket = table.open_stage(self.entry_id, stager)
+            table.stage(ticket, list(self.segments(table, ticket, content[number :: len(self.stagers)])))
 
     def end(self, table: Table) -> None:
         """The switch."""
@@ -443,10 +522,12 @@ class Job:
         """Give back what it has locked."""
         table.locks.release(self.group, self.name)
 
-    def segments(self, table: Table, ticket: StageTicket) -> Iterator[StagedSegment]:
+    def segments(
+        self, table: Table, ticket: StageTicket, content: Sequence[tuple[str, Sequence[Row]]]
+    ) -> Iterator[StagedSegment]:
         """Objects of this attempt."""
-        for number, (chunk, rows) in enumerate(self.rows()):
-            name = f"{table.name}_{entry_tag(self.entry_id)}_{ticket.attempt}_{number}"
+        for number, (chunk, rows) in enumerate(content):
+            name = f"{table.name}_{entry_tag(self.entry_id)}_{ticket.stager}{ticket.attempt}_{number}"
             owner = owner_metadata(table.name, name, ticket.generation)
             table.storage.put_file(self.lab.file, ticket.prefix + name, owner=owner)
             self.lab.rows[name], self.lab.chunks[name] = tuple(rows), chunk
@@ -486,10 +567,19 @@ class Append(Job):
     """New rows beside all others; sometimes only a part of what was staged is to be seen."""
 
     def steps(self) -> Sequence[Callable[[Table], None]]:
-        return [self.start, self.stage, self.end]
+        if self.group == self.name:
+            return [self.start, self.stage, self.end]
+        return [self.lock, self.start, self.stage, self.end, self.release]
+
+    def lock(self, table: Table) -> None:
+        """A lock of the DAG run, on more than the append needs."""
+        kind = self.lab.chance.choice([LockType.APPEND, LockType.SHARED])
+        interval = parse_chunk(self.lab.chance.choice((*DAYS, MONTH)))
+        self.ask(table, LockRequest(group=self.group, task=self.name, interval=interval, lock_type=kind))
 
     def start(self, table: Table) -> None:
-        self.begun(table.start(identity=self.name), Push(False, None, (), frozenset()))
+        started = table.start(identity=self.name, locks=self.locks)
+        self.begun(started, Push(False, None, (), frozenset()))
 
     def rows(self) -> Sequence[tuple[str, Sequence[Row]]]:
         return self.new_rows(self.lab.chance.sample((*HOURS, *DAYS, MONTH), self.lab.chance.randint(1, 3)))
@@ -510,6 +600,11 @@ class Overwrite(Job):
     def steps(self) -> Sequence[Callable[[Table], None]]:
         return [self.lock, self.start, self.stage, self.end, self.release]
 
+    def kinds(self) -> Iterable[str]:
+        yield "overwrite with rows" if self.chunks else "overwrite without rows"
+        for span in self.held:
+            yield f"overwrite of {(span.end_ms - span.start_ms) // HOUR_MS} h"
+
     def lock(self, table: Table) -> None:
         """An EXCLUSIVE lock. What it is to hold is chosen once."""
         chance = self.lab.chance
@@ -526,7 +621,8 @@ class Overwrite(Job):
 
     def start(self, table: Table) -> None:
         started = table.start((), identity=self.name, locks=self.locks, overwrites=self.held)
-        self.begun(started, Push(False, self.span, self.held, frozenset()))
+        guard = table._context.guard(started.entry_id).guard
+        self.begun(started, Push(False, self.span if guard.placed else None, self.held, frozenset()))
 
     def rows(self) -> Sequence[tuple[str, Sequence[Row]]]:
         return self.new_rows(self.chunks)
@@ -536,7 +632,7 @@ class Overwrite(Job):
 
 
 class Correction(Job):
-    """Other rows in the place of one segment that it names."""
+    """Other rows, or none, in the place of one segment that it names."""
 
     def steps(self) -> Sequence[Callable[[Table], None]]:
         return [self.start, self.stage, self.end]
@@ -549,7 +645,10 @@ class Correction(Job):
         self.begun(started, Push(False, None, (), hides))
 
     def rows(self) -> Sequence[tuple[str, Sequence[Row]]]:
-        return self.new_rows([self.lab.chance.choice((*DAYS, MONTH))])
+        return self.new_rows(self.lab.chance.sample((*DAYS, MONTH), self.lab.chance.choice([0, 1, 1])))
+
+    def end(self, table: Table) -> None:
+        table.end(self.entry_id, allow_empty=True)
 
 
 class Rewrite(Job):
@@ -557,6 +656,18 @@ class Rewrite(Job):
 
     chunk: str
     inputs: list[Segment]
+    seen_zxid: int
+    is_stale = False
+
+    def kinds(self) -> Iterable[str]:
+        yield "rewrite"
+        if self.at > 1:
+            stays = all(segment.chunk == self.chunk for segment in self.inputs)
+            yield "rewrite of its granularity" if stays else "rewrite of another granularity"
+        if self.is_stale:
+            yield "rewrite of a stale snapshot"
+        if any(segment.visible_in for segment in self.inputs):
+            yield "rewrite of a cut segment"
 
     def steps(self) -> Sequence[Callable[[Table], None]]:
         return [self.look, self.lock, self.start, self.stage, self.end, self.release]
@@ -564,7 +675,8 @@ class Rewrite(Job):
     def look(self, table: Table) -> None:
         """Choose a time chunk, and some segments of it."""
         chance = self.lab.chance
-        segments = self.lab.table.snapshot().segments
+        snapshot = self.lab.table.snapshot()
+        segments, self.seen_zxid = snapshot.segments, snapshot.zxid
         if not segments:
             raise NothingThereError
         one = chance.choice(segments)
@@ -586,7 +698,7 @@ class Rewrite(Job):
             lock_type=LockType.REPLACE,
             priority=Priority.COMPACTION,
         )
-        if kind == "SEGMENT" and all(one.chunk == self.chunk for one in self.inputs):
+        if kind == "SEGMENT" and all(one.chunk == self.chunk and one.partition >= 0 for one in self.inputs):
             request = LockRequest(
                 group=self.group,
                 task=self.name,
@@ -599,6 +711,7 @@ class Rewrite(Job):
             self.ask(table, request)
 
     def start(self, table: Table) -> None:
+        self.is_stale = self.lab.table.snapshot().zxid > self.seen_zxid
         names = [one.name for one in self.inputs]
         started = table.start(names, identity=self.name, locks=self.locks, rewrite=self.chunk)
         if set(started.segments_from) != set(names):
@@ -628,7 +741,7 @@ def play(store: SegmentStore, seed: int, taken: Counter[str] | None = None) -> N
     lab = Lab(store, f"h{seed}", chance)
     try:
         lab.fill()
-        for _ in range(chance.randint(8, 36)):
+        for _ in range(chance.randint(8, 40)):
             lab.step()
         if seed % 4 == 0:
             lab.settle()

@@ -53,7 +53,7 @@ class Stage(Record, frozen=True):
 
 
 class HeldTime(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Time that a push holds as an overwrite, in UTC milliseconds, and the version of its lock."""
+    """Time that a push holds as an overwrite, in UTC milliseconds, and the version it holds it in."""
 
     start_ms: int
     end_ms: int
@@ -97,8 +97,8 @@ class Guard(Record, frozen=True, tag_field=records.FORMAT, tag=2):
     one costs nothing, and ``placed`` that new segments get a version under a lock.
 
     ``locks`` are those the push was started under, and ``own_locks`` those that its stages took. ``exclusive`` is the
-    time of the EXCLUSIVE locks among ``locks``, ``overwrites`` the time that the push holds whatever it brings;
-    ``rewrite`` says that it rewrites what it replaces.
+    time of the EXCLUSIVE locks among ``locks``, in the version that the push drew under them, ``overwrites`` the time
+    that it holds whatever it brings; ``rewrite`` says that it rewrites what it replaces.
     """
 
     state: GuardState
@@ -128,7 +128,7 @@ class Guard(Record, frozen=True, tag_field=records.FORMAT, tag=2):
         return (*self.locks, *self.own_locks)
 
     def version_over(self, interval: Interval) -> int | None:
-        """The version of the EXCLUSIVE lock of the push that ``interval`` is inside; ``None``: of none."""
+        """The version of the push as an overwrite of ``interval``; ``None`` outside of its EXCLUSIVE locks."""
         return max((held.version for held in self.exclusive if held.interval.contains(interval)), default=None)
 
     def overwriting(self, held: tuple[HeldTime, ...]) -> Guard:

@@ -119,6 +119,14 @@ class LockBox:
 
         return self._change("allocate segment ids", ask, grows=True)
 
+    def draw_version(self) -> int:
+        """A version greater than that of every lock and every one drawn before."""
+
+        def draw(box: Box, now_ms: int) -> tuple[Box, int]:
+            return boxes.draw_version(box, Turn(self.table, now_ms, ""))
+
+        return self._change("draw a version", draw)
+
     def renew(
         self, group: str, task: str, lease_ms: int = DEFAULT_LEASE_MS, lock_ids: Sequence[str] | None = None
     ) -> tuple[Lock, ...]:

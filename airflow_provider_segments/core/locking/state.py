@@ -156,13 +156,17 @@ def _revoke_for(box: Box, victims: Sequence[Lock], request: LockRequest, turn: T
     return each(box, revoked)
 
 
-def _new_lock(box: Box, request: LockRequest, turn: Turn) -> tuple[Box, Lock]:
-    """The lock, and the box that remembers its version and the ids of the segments it is on.
-
-    The version is the time, or the next free millisecond when a clock went back: greater than every version this box
-    has ever given. So versions grow in the order in which locks are granted.
-    """
+def draw_version(box: Box, turn: Turn) -> tuple[Box, int]:
+    """The next version: the time, or the next free millisecond when a clock went back. It is greater than every version
+    this box has ever given."""
     version = max(turn.now_ms, box.version_ms + 1)
+    return msgspec.structs.replace(box, version_ms=version), version
+
+
+def _new_lock(box: Box, request: LockRequest, turn: Turn) -> tuple[Box, Lock]:
+    """The lock, and the box that remembers its version and the ids of the segments it is on. So versions grow in the
+    order in which locks are granted."""
+    box, version = draw_version(box, turn)
     counters = box.counters
     if request.ranges:  # these segments exist, so new ids come after theirs
         counters = ids.advance(counters, request.interval, request.ranges[-1][1])
@@ -180,7 +184,7 @@ def _new_lock(box: Box, request: LockRequest, turn: Turn) -> tuple[Box, Lock]:
         lease_until_ms=turn.now_ms + request.lease_ms,
         partitions=request.ranges,
     )
-    return msgspec.structs.replace(box, version_ms=version, counters=counters), lock
+    return msgspec.structs.replace(box, counters=counters), lock
 
 
 def join(lock: Lock, request: LockRequest, turn: Turn) -> Lock:

@@ -140,8 +140,8 @@ class Allotment(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_u
 class Lock(Record, frozen=True, omit_defaults=True):
     """One lock as the box stores it. Times are epoch milliseconds.
 
-    ``tasks`` are those of its group that hold it. ``version`` is that of the rows which a push brings under it:
-    greater than every version the box had given before. ``partitions`` are a segment lock's ids. ``fence`` is the
+    ``tasks`` are those of its group that hold it. ``version`` is that of the rows which are appended under it: greater
+    than every version the box had given before. ``partitions`` are a segment lock's ids. ``fence`` is the
     version of the lock's fence znode. ``allocated`` are the ids that its sequence keys got. A lock with
     ``revoked`` set protects nothing and stays only to be seen by its owner.
     """
@@ -171,6 +171,11 @@ class Lock(Record, frozen=True, omit_defaults=True):
     def active(self) -> bool:
         """Whether it protects anything: it was not revoked."""
         return self.revoked is None
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether a push under it overwrites its time."""
+        return self.lock_type is LockType.EXCLUSIVE and self.granularity is LockGranularity.TIME_CHUNK
 
     def abandoned(self, now_ms: int) -> bool:
         """Whether its lease is over, so that anybody may take it."""

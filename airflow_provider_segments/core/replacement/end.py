@@ -306,6 +306,7 @@ def _check_order(context: TableContext, lineage: Lineage, entry: LineageEntry, p
     if prepared.guard.guard.rewrite is not None:
         return  # it brings no rows of its own, and its inputs are in their places
     overwrites = prepared.overwrites()
+    again = "Abort it, and push again under an EXCLUSIVE lock: a new entry has a later version."
     own = [SegmentTime("what it overwrites", Interval(one.start_ms, one.end_ms), one.version) for one in overwrites]
     if overtaken := find_overtaken(lineage, [*prepared.times, *own]):
         raise _refused(
@@ -313,7 +314,7 @@ def _check_order(context: TableContext, lineage: Lineage, entry: LineageEntry, p
             entry,
             "overtaken",
             f"{overtaken.name!r} of {overtaken.interval} would lie beneath an overwrite that was completed meanwhile",
-            "Run the build again: it takes a new lock, and with it a later version.",
+            again if overwrites else "Run the build again: it takes a new lock, and with it a later version.",
         )
     if overwrites and (newer := find_newer(overwrites, _registered_times(context, lineage, overwrites, prepared))):
         raise _refused(
@@ -321,7 +322,7 @@ def _check_order(context: TableContext, lineage: Lineage, entry: LineageEntry, p
             entry,
             "overtaken",
             f"{newer.name!r} of {newer.interval} was pushed under a later version than this overwrite has",
-            "Start it again under a new EXCLUSIVE lock.",
+            again,
         )
 
 

@@ -10,7 +10,6 @@ from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, 
 from airflow_provider_segments.core.lineage.guard import Guard, GuardState, HeldTime, Rewrite
 from airflow_provider_segments.core.lineage.hiding import hidden_names
 from airflow_provider_segments.core.lineage.records import StoredLineage
-from airflow_provider_segments.core.locking import LockGranularity, LockType
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import ALL_TIME, Interval, parse_chunk
 from airflow_provider_segments.core.model.names import check_segment_names, describe_names, entry_id_for
@@ -99,6 +98,7 @@ def start(
     def attempt() -> StartedEntry:
         stored, visible = look.take()
         context.check_not_dropped(stored.lineage, StartRefusedError, "start")
+        running = next(iter(context.records.running_of(stored.lineage, who)), None)
         wanted = Guard.new(
             who,
             announced=bool(announced),
@@ -106,11 +106,11 @@ def start(
             has_quota=config.quota_bytes is not None,
             placed=config.segment_locking,
             locks=tuple(options.locks),
-            exclusive=_exclusive(context, options),
+            exclusive=_exclusive(context, options, running),
         )
         if options.overwrites:
             wanted = wanted.overwriting(_held(context, wanted, options.overwrites))
-        for running in context.records.running_of(stored.lineage, who):
+        if running is not None:
             return _resume(context, look, stored.lineage, running, wanted, options)
         names = visible if isinstance(given, AllVisible) else given
         if names and stored.lineage.upsert is not None and not options.moves_rows:
@@ -211,21 +211,26 @@ class _Look:
         return StartRefusedError(rule, f"start refused: {detail}", table=self.context.table, hint=hint)
 
 
-def _exclusive(context: TableContext, options: StartOptions) -> tuple[HeldTime, ...]:
-    """The time of the EXCLUSIVE time-chunk locks among the push's, with their versions."""
+def _exclusive(context: TableContext, options: StartOptions, running: LineageEntry | None) -> tuple[HeldTime, ...]:
+    """The time of the EXCLUSIVE time-chunk locks among the push's, in a version of its own: pushes of one group share
+    their locks, and of two that overwrite the same time the later one must hide the other.
+
+    An entry that is ``running`` under the same locks keeps its version: what it has staged has that.
+    """
     mine = {held.lock_id for held in options.locks}
-    return tuple(
-        HeldTime(lock.start_ms, lock.end_ms, lock.version)
-        for lock in (context.locks.locks() if mine else ())
-        if lock.lock_id in mine
-        and lock.active
-        and lock.lock_type is LockType.EXCLUSIVE
-        and lock.granularity is LockGranularity.TIME_CHUNK
-    )
+    given = context.locks.locks() if mine else ()
+    locks = [lock for lock in given if lock.lock_id in mine and lock.active and lock.overwrites]
+    if not locks:
+        return ()
+    before = context.guard(running.entry_id).guard if running is not None else None
+    if before is not None and before.locks == tuple(options.locks):
+        return before.exclusive
+    version = context.locks.draw_version()
+    return tuple(HeldTime(lock.start_ms, lock.end_ms, version) for lock in locks)
 
 
 def _held(context: TableContext, guard: Guard, wanted: Sequence[Interval]) -> tuple[HeldTime, ...]:
-    """``wanted`` with the versions of the locks that it is under. Raises :class:`StartRefusedError`
+    """``wanted`` in the version of the push. Raises :class:`StartRefusedError`
     (``overwrite-not-locked``)."""
     found = [(interval, guard.version_over(interval)) for interval in wanted]
     for interval, version in found:

@@ -1,9 +1,9 @@
 """Giving staged segments their place: time chunk, version and partition id, under a lock.
 
-The version is that of the lock: of the EXCLUSIVE lock that the push was started under, which makes it an overwrite of
-the chunk, or of an APPEND lock that is taken here. Only a rewrite brings its own version: the newest of its inputs.
-Versions grow in the order in which locks are granted, so whoever locks some time later hides what was there before, and
-is not hidden by it. All ids of one stage are given out, and all its locks granted, in one change of the lock box.
+Inside an EXCLUSIVE lock that the push was started under, it is an overwrite of the chunk, in the version that it drew
+then. Elsewhere the version is that of an APPEND lock that is taken here. Only a rewrite brings its own version: the
+newest of its inputs. Versions are drawn under the locks, so whoever locks some time later hides what was there before,
+and is not hidden by it. All ids of one stage are given out, and all its locks granted, in one change of the lock box.
 """
 
 from __future__ import annotations
@@ -70,14 +70,20 @@ def place_segments(box: LockBox, guard: Guard, owner: StageOwner, segments: Sequ
     given = _allocate(box, guard, owner, {chunk: len(some) for chunk, some in by_chunk.items()})
     placed: list[StagedSegment] = []
     for chunk, some in by_chunk.items():
-        version = guard.rewrite.version if guard.rewrite is not None else given[chunk].lock.version
+        version = _version_of(guard, parse_chunk(chunk), given[chunk].lock)
         for segment, partition in zip(some, given[chunk].partitions, strict=True):
             record = msgspec.structs.replace(segment.record, version=version, partition=partition)
             placed.append(StagedSegment(chunk, record))
-    started_under = {lock.lock_id for lock in guard.locks}
-    taken = {one.lock.lock_id: one.lock for one in given.values() if one.lock.lock_id not in started_under}
+    taken = {one.lock.lock_id: one.lock for one in given.values() if owner.task in one.lock.tasks}
     locks = (HeldLock(lock.lock_id, lock.group, owner.task) for lock in taken.values())
     return PlacedSegments(tuple(placed), tuple(locks))
+
+
+def _version_of(guard: Guard, chunk: Interval, lock: Lock) -> int:
+    if guard.rewrite is not None:
+        return guard.rewrite.version
+    drawn = guard.version_over(chunk)
+    return lock.version if drawn is None else drawn
 
 
 def _allocate(box: LockBox, guard: Guard, owner: StageOwner, counts: Mapping[str, int]) -> dict[str, Allocated]:
@@ -115,8 +121,7 @@ def _lock_for(chunk: Interval, guard: Guard, owner: StageOwner, own: Sequence[tu
     for lock, task in own:
         if not lock.contains(chunk):
             continue
-        is_overwrite = guard.version_over(chunk) == lock.version
-        if is_overwrite or guard.rewrite is not None:
+        if lock.overwrites or guard.rewrite is not None:
             return LockRequest.of_held(lock, task)
     return LockRequest(
         group=owner.group,
