@@ -331,6 +331,12 @@ class SnapshotReader:
         """The lineage and, under exactly that lineage, the visible segments of ``interval``."""
         return self._take(interval, None, "")
 
+    def fallen_back(self, lineage: Lineage, interval: Interval = ALL_TIME) -> tuple[frozenset[str], frozenset[str]]:
+        """The rewrites in ``interval`` that readers fall back from, and the names that are registered there."""
+        shards = self.registry.read(lambda name: is_settled(lineage, name.entry_id), interval).shards
+        names = frozenset(record.name for shard in shards for record in shard.records)
+        return _fallen_back(lineage, shards, interval), names
+
     def states(self, start: int | None = None, end: int | None = None) -> list[SegmentStatus]:
         """The state of each registered segment of ``[start, end)``, in order of time. For people: a picture, not a
         snapshot."""

@@ -66,9 +66,11 @@ class KilledError(BaseException):
 
 class RememberingSession(ZooKeeperSession):
     """Asks the server once. All writes of a history go through one connection, so what was read holds until one of
-    them writes it: four of five round trips are saved. Every write is the server's to take or to refuse."""
+    them writes it: four of five round trips are saved. Every write is the server's to take or to refuse. ``known`` are
+    the answers, and ``sent`` grows with every write."""
 
     known: dict[tuple[str, str], Any]
+    sent: list[int]
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         return self._ask("node", paths, super().get_many)
@@ -91,6 +93,7 @@ class RememberingSession(ZooKeeperSession):
         return [self.known[what, path] for path in paths]
 
     def _forget(self, paths: Iterable[str]) -> None:
+        self.sent[0] += 1
         for path in paths:
             for key in (("node", path), ("children", path), ("children", path.rpartition("/")[0])):
                 self.known.pop(key, None)
@@ -108,7 +111,7 @@ class FatefulSession(CountingSession, RememberingSession):
     def on(cls, other: ZooKeeperSession) -> Self:
         """A session of its own on the connection of ``other``, and with what that has read."""
         made = cls.__new__(cls)
-        made.__dict__.update({"known": {}, **other.__dict__, "writes": 0})
+        made.__dict__.update({"known": {}, "sent": [0], **other.__dict__, "writes": 0})
         return made
 
     def _one(self, ops: Sequence[Op]) -> Outcome:
@@ -166,7 +169,9 @@ class Lab:
     def __init__(self, store: SegmentStore, name: str, chance: random.Random) -> None:
         self.chance = chance
         self.hand = HandClock()
-        self.store = store.replace(session=FatefulSession.on(store.session), clock=self.hand.clock(), retry=QUICK)
+        self.session = FatefulSession.on(store.session)
+        self.checked = -1
+        self.store = store.replace(session=self.session, clock=self.hand.clock(), retry=QUICK)
         self.table = make_table(self.store, name, replacedSegmentsRetentionPeriod="2h")
         self.configure(segment_locking=True)
         self.file = Path(unquote(urlparse(store.storage.uri).path)).parent / "rows"
@@ -214,7 +219,12 @@ class Lab:
         return cut(self.rows[segment.name], segment.visible_in)
 
     def check(self) -> None:
-        """Compare the two; of a random part of time, too."""
+        """Compare the two if anything was written since the last time; of a random day, too."""
+        sent = self.session.sent[0]
+        if sent == self.checked:
+            return
+        self.checked = sent
+        self.taken["checks"] += 1
         self.follow()
         wanted = self.expected()
         snapshot = self.table.snapshot()
@@ -333,6 +343,7 @@ class Lab:
     def let_a_night_pass(self) -> None:
         """Nobody's lock or overwrite is young any more, and the clean-up has seen that."""
         self.note("night")
+        self.follow()  # the clean-up may drop an entry that another process has just completed
         self.hand.advance(3 * HOUR_MS)
         self.table.retain()
 
@@ -374,7 +385,7 @@ class Lab:
             shard = self.chance.choice(shards)
             self.lost = entry_id
             self.note(f"lose a record of {entry_id[:4]}")
-            self.store.session.commit([Delete(shard.name.path, shard.version)])
+            self.session.commit([Delete(shard.name.path, shard.version)])
 
     def note(self, what: str) -> None:
         """Remember a step."""
@@ -401,7 +412,7 @@ class Lab:
 
     def fated(self) -> Table:
         """The table through a session of its own."""
-        session = FatefulSession.on(self.store.session)
+        session = FatefulSession.on(self.session)
         if not self.nested and self.chance.random() < 0.3:
             session.at = self.chance.choice([1, 1, 1, 2, 2, 3, 3, 4, 5, 6])
             what = self.chance.choice(["die", "die", "lose", "meanwhile", "meanwhile"])
@@ -447,8 +458,10 @@ class Lab:
     def mend(self) -> None:
         """Revert what readers have fallen back from, as the log says, and before it what was built upon it."""
         lineage = self.table.lineage()
-        upon = lineage.built_upon(lineage.entries[self.lost]) if self.lost else set()
-        running = [entry.entry_id for entry in lineage.in_state(EntryState.IN_PROGRESS) if upon]
+        if not self.lost or not lineage.can_fall_back(self.lost):
+            return
+        upon = lineage.built_upon(lineage.entries[self.lost])
+        running = [entry.entry_id for entry in lineage.in_state(EntryState.IN_PROGRESS)]
         for entry_id in [*running, *(one for one in reversed(self.order) if one in upon)]:
             self.note(f"mend {entry_id[:4]}")
             self.table.revert(entry_id, force=True)

@@ -252,6 +252,7 @@ def _switch(context: TableContext, prepared: _Prepared) -> EndedEntry:
     _check_inputs(context, stored.lineage, entry, prepared)
     _check_replaces_all(context, stored, entry, guard)
     checks = _check_from(context, stored, entry, prepared)
+    _check_seen(context, stored.lineage, entry)
     changed = _completed(stored.lineage, entry, prepared, context.clock.now_ms())
     settled = guard.guard.moved_to(GuardState.COMPLETED, context.clock.new_id())
     write = context.records.write(stored, changed)
@@ -414,6 +415,24 @@ def _check_from(context: TableContext, stored: StoredLineage, entry: LineageEntr
         )
     prepared.seen.root_version = root.version
     return [Check(context.registry.path, read.root.version)]
+
+
+def _check_seen(context: TableContext, lineage: Lineage, entry: LineageEntry) -> None:
+    """No ``from`` is of a rewrite that readers have fallen back from since the entry was started: its rows are seen in
+    the inputs of that rewrite, and this entry does not replace those."""
+    replaced = frozenset(entry.segments_from) if lineage.rewrites else frozenset()
+    rewrites = [one for one in lineage.rewrites if not replaced.isdisjoint(lineage.entries[one].segments_to)]
+    if not rewrites:
+        return
+    fallen_back, _ = context.reader.fallen_back(lineage)
+    if lost := fallen_back.intersection(rewrites):
+        raise _refused(
+            context,
+            entry,
+            "from-not-seen",
+            f"segments of the rewrite {min(lost)} were lost since, so readers see what that replaced instead of 'from'",
+            "Revert the entry with force, and that rewrite, and start a new replacement.",
+        )
 
 
 def _finish(context: TableContext, guard: StoredGuard) -> None:

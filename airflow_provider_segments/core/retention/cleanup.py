@@ -22,7 +22,7 @@ from airflow_provider_segments.core.lineage.guard import CLEANUP, GuardState, St
 from airflow_provider_segments.core.lineage.hiding import is_settled
 from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.model.names import describe_names
-from airflow_provider_segments.core.model.segment import SegmentRecord, SegmentState
+from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.registry.registry import StoredRoot
 from airflow_provider_segments.core.registry.shard import Shard
 from airflow_provider_segments.core.replacement.context import TableContext
@@ -146,16 +146,16 @@ def _freed_by_entry(hidden: Iterable[HiddenSegment]) -> dict[str, Freed]:
 
 
 def _fallen_back_to(context: TableContext, lineage: Lineage, entry: LineageEntry) -> list[str]:
-    """What stays because readers have fallen back from ``entry``, a rewrite that can still fall back: the inputs they
-    see instead, or what is left of the rewrite itself, which the entry keeps out of sight."""
+    """What stays because readers have fallen back from ``entry``, a rewrite that can still fall back: the inputs that
+    they see instead, or would once an overwrite is rolled back, and what is left of the rewrite itself, which the entry
+    keeps out of sight."""
     chunk = lineage.rewrites.get(entry.entry_id)
     if chunk is None:
         return []
-    states = [(one.segment, one.state) for one in context.reader.states(chunk.start_ms, chunk.end_ms)]
-    replaced = set(entry.segments_from)
-    return [one.name for one, state in states if state is SegmentState.VISIBLE and one.name in replaced] or [
-        one.name for one, state in states if state is SegmentState.STANDBY and one.entry_id == entry.entry_id
-    ]
+    fallen_back, registered = context.reader.fallen_back(lineage, chunk)
+    if entry.entry_id not in fallen_back:
+        return []
+    return [name for name in (*entry.segments_from, *entry.segments_to) if name in registered]
 
 
 def run(context: TableContext) -> CleanedUp:
