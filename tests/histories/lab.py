@@ -392,11 +392,12 @@ class Lab:
         self.log.append(("   meanwhile " if self.nested else "") + what)
         self.taken[what.split(" ")[0]] += 1
 
-    def say(self, what: str, act: Callable[[Table], Any]) -> bool:
-        """Act as another process does, which may meet its fate; whether it came to its end. Refusals are noted."""
+    def say(self, what: str, act: Callable[[Table], Any], table: Table | None = None) -> bool:
+        """Act as another process does, which may meet its fate unless ``table`` is given; whether it came to its end.
+        Refusals are noted."""
         self.note(what)
         try:
-            act(self.fated())
+            act(table or self.fated())
         except KilledError:
             self.log.append("   killed")
             self.taken["killed"] += 1
@@ -451,9 +452,8 @@ class Lab:
             if segment.visible_in:
                 job = Rewrite(self, f"job{next(self.numbers)}", "settle")
                 job.chunk, job.inputs, job.seen_zxid = segment.chunk, [segment], 0
-                for step in job.steps()[1:]:
-                    step(self.table)
-                self.check()
+                if all(self.say(f"{step.__name__} {job.name}", step, self.table) for step in job.steps()[1:]):
+                    self.check()
 
     def mend(self) -> None:
         """Revert what readers have fallen back from, as the log says, and before it what was built upon it."""
