@@ -103,7 +103,7 @@ def test_without_a_guard_a_history_breaks_the_rule(
     switches, seed = GUARDS[guard]
     for where, name, instead in switches:
         monkeypatch.setattr(where, name, instead)
-    with pytest.raises(AssertionError, match="seen twice|never comes to its end") as broken:
+    with pytest.raises(AssertionError, match=r"seen twice|never comes to its end") as broken:
         for number in range(seed, seed + MOST_HISTORIES):
             play(store, number)
     print(str(broken.value)[-2000:])

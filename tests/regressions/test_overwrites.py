@@ -90,8 +90,8 @@ def test_locks_of_its_own_group_never_stand_in_the_way_of_a_push(table: Table, l
 
 @pytest.mark.parametrize("lock_type", [LockType.SHARED, LockType.APPEND])
 def test_an_append_leaves_the_locks_of_its_group_when_it_ends(table: Table, lock_type: LockType) -> None:
-    """Its stage joined the group's APPEND lock and never left it: after the group had given the lock back, overwrites of
-    that time were denied until the lease was over."""
+    """Its stage joined the group's APPEND lock and never left it: after the group had given the lock back, overwrites
+    of that time were denied until the lease was over."""
     held = lock(table, MONTH, lock_type)
     bring(table, "a", DAY, locks=[held])
     assert [one.tasks for one in table.locks.locks()] == [("task",)]
