@@ -341,11 +341,11 @@ class Lab:
         self.hand.advance(milliseconds)
 
     def let_a_night_pass(self) -> None:
-        """Nobody's lock or overwrite is young any more, and the clean-up has seen that."""
+        """Nobody's lock or overwrite is young any more, and a clean-up sees that."""
         self.note("night")
         self.follow()  # the clean-up may drop an entry that another process has just completed
         self.hand.advance(3 * HOUR_MS)
-        self.table.retain()
+        self.clean_up()
 
     def take_a_lock_away(self) -> None:
         """Somebody revokes a lock, or releases it in its owner's place."""
