@@ -99,6 +99,10 @@ class RevertRefusedError(RefusedError):
     """``revert`` was refused: what is visible did not change."""
 
 
+class UnrevertRefusedError(RefusedError):
+    """``unrevert`` was refused: what is visible did not change."""
+
+
 class MarkRefusedError(RefusedError):
     """Marking for deletion was refused: some of the segments are needed. None was marked."""
 

@@ -36,10 +36,8 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("sensors.deletion", "sensors.lineage", "sensors.locks")],
         "triggers": [_modules("triggers.deletion", "triggers.lineage", "triggers.locks")],
         "connection-types": [_connection_type()],
-        "extra-links": [f"{_PACKAGE}.links.segments.RollbackLink"],
         "asset-uris": [{"schemes": ["segments"], "handler": f"{_PACKAGE}.assets.segments.sanitize_uri"}],
         "cli": [f"{_PACKAGE}.cli.definition.get_segments_cli_commands"],
-        "config": _config(),
         "plugins": [{"name": "segments", "plugin-class": f"{_PACKAGE}.plugins.segments_plugin.SegmentsPlugin"}],
     }
 
@@ -106,20 +104,3 @@ def _text(label: str, description: str = "", *, secret: bool = False) -> dict[st
 
 def _switch(label: str, *, default: bool) -> dict[str, Any]:
     return {"label": label, "schema": {"type": ["boolean", "null"], "default": default}}
-
-
-def _config() -> dict[str, Any]:
-    return {
-        "segments": {
-            "description": "Options of the segments provider.",
-            "options": {
-                "rollback_dag_id": {
-                    "description": "The DAG that the Roll back links of the operators lead to.",
-                    "version_added": "0.1.0",
-                    "type": "string",
-                    "example": None,
-                    "default": "segments_rollback",
-                }
-            },
-        }
-    }

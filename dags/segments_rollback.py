@@ -1,6 +1,7 @@
 """Roll a table back: what its last push replaced is visible again, in milliseconds.
 
-Start with a dry run: it says what would become visible, or refuses in the words the rollback itself would use.
+A dry run unless told otherwise: it says what readers would see before and after, or refuses in the words the rollback
+itself would use. `segments_unrevert` brings back what was rolled back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ with DAG(
     tags=["segments"],
     doc_md=__doc__,
     params={
-        "table": Param("flights", type="string", title="Table", minLength=1),
+        "table": Param(type="string", title="Table", description="Which table to roll back.", minLength=1),
         "entry_id": Param(
             "latest",
             type="string",
@@ -27,7 +28,13 @@ with DAG(
         "force": Param(
             False, type="boolean", title="Force", description="Also revert an entry whose push is still in progress."
         ),
-        "dry_run": Param(False, type="boolean", title="Dry run", description="Change nothing, say what would happen."),
+        "allow_empty": Param(
+            False,
+            type="boolean",
+            title="Allow an empty table",
+            description="Also when readers would see no rows any more.",
+        ),
+        "dry_run": Param(True, type="boolean", title="Dry run", description="Change nothing, say what would happen."),
     },
 ):
     RevertReplaceSegmentsOperator(
@@ -35,5 +42,6 @@ with DAG(
         table="{{ params.table }}",
         entry_id="{{ params.entry_id }}",
         force="{{ params.force }}",
+        allow_empty="{{ params.allow_empty }}",
         dry_run="{{ params.dry_run }}",
     )

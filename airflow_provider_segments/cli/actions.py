@@ -16,15 +16,23 @@ from airflow_provider_segments.cli.run import Call, UsageError
 from airflow_provider_segments.core.lineage.entries import EntryState, LineageEntry
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import format_ms, from_ms, parse_chunk
-from airflow_provider_segments.exceptions import EntryNotFoundError, InvalidConfigError, MetadataUnavailableError
+from airflow_provider_segments.core.model.period import format_period
+from airflow_provider_segments.exceptions import (
+    EntryNotFoundError,
+    InvalidConfigError,
+    MetadataUnavailableError,
+    RevertRefusedError,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.lineage.entries import Lineage
     from airflow_provider_segments.core.replacement.revert import RevertedEntry
     from airflow_provider_segments.core.replacement.start import AllVisible
+    from airflow_provider_segments.core.replacement.unrevert import UnrevertedEntry
     from airflow_provider_segments.core.snapshot import Snapshot
     from airflow_provider_segments.core.table import Table
 
+REVERTIBLE = (EntryState.COMPLETED, EntryState.IN_PROGRESS)
 _STATE_COLOURS = {EntryState.COMPLETED: "green", EntryState.IN_PROGRESS: "yellow", EntryState.REVERTED: "red"}
 
 
@@ -220,7 +228,7 @@ def stage(call: Call) -> None:
     from airflow_provider_segments.cli.parquet import stage_files
 
     args, table = call.args, _table(call)
-    entry_id = table.resolve_entry(args.entry)
+    entry_id = table.resolve_entry(args.entry, (EntryState.IN_PROGRESS,))
     pushed, segments = stage_files(
         table, entry_id, [Path(path) for path in args.paths], stager=args.stager, chunk=args.chunk
     )
@@ -244,7 +252,8 @@ def stage(call: Call) -> None:
 def end(call: Call) -> None:
     """``segments end TABLE ENTRY``"""
     args, table = call.args, _table(call)
-    ended = table.end(table.resolve_entry(args.entry), _flat(args.to_names), allow_empty=args.allow_empty)
+    entry_id = table.resolve_entry(args.entry, (EntryState.IN_PROGRESS,))
+    ended = table.end(entry_id, _flat(args.to_names), allow_empty=args.allow_empty)
     if call.out.as_json:
         call.out.document(
             {
@@ -271,35 +280,86 @@ def end(call: Call) -> None:
 def revert(call: Call) -> None:
     """``segments revert TABLE ENTRY``"""
     args, table = call.args, _table(call)
-    entry_id = table.resolve_entry(args.entry)
+    entry_id = table.resolve_entry(args.entry, REVERTIBLE if args.force else (EntryState.COMPLETED,))
+    if args.entry == "latest" and not args.yes:
+        _check_latest(call, table, entry_id)
     if args.dry_run:
-        done = table.preview_revert(entry_id, force=args.force)
+        done = table.preview_revert(entry_id, force=args.force, allow_empty=args.allow_empty)
     else:
-        done = table.revert(entry_id, force=args.force, identity=args.identity)
+        done = table.revert(entry_id, force=args.force, allow_empty=args.allow_empty, identity=args.identity)
     if call.out.as_json:
-        call.out.document(
-            {
-                "table": table.name,
-                "entry_id": entry_id,
-                "was": done.was.value,
-                "reappeared": list(done.reappeared),
-                "hidden": list(done.hidden),
-                "already": done.already,
-                "dry_run": args.dry_run,
-                "switch_ms": round(done.switch_ms, 3),
-            }
-        )
+        call.out.document({"table": table.name, "was": done.was.value, **_switched(done, dry_run=args.dry_run)})
+        return
+    verb = "would revert" if args.dry_run else "had reverted" if done.already else "reverted"
+    call.out.line(f"{verb} entry {done.entry_id} of table {table.name}, which was {done.was.value}{_took(call, done)}")
+    if done.was is EntryState.IN_PROGRESS:
+        call.out.line("readers see no change: the push was still in progress")
     else:
-        _print_revert(call, table, done)
+        _print_change(call, done)
+    if not args.dry_run and done.was is EntryState.COMPLETED:
+        kept = format_period(table.config().reverted_retention_ms)
+        call.out.line(f"to bring it back within {kept}: segments unrevert {table.name} {done.entry_id}")
 
 
-def _print_revert(call: Call, table: Table, done: RevertedEntry) -> None:
-    verb = "would revert" if call.args.dry_run else "had reverted" if done.already else "reverted"
-    took = "" if call.args.dry_run or done.already else f"; the switch took {done.switch_ms:.1f} ms"
-    call.out.line(f"{verb} entry {done.entry_id} of table {table.name}, which was {done.was.value}{took}")
+def _check_latest(call: Call, table: Table, entry_id: str) -> None:
+    """Who asks for the latest entry once more, after a rollback, is asked whether that is meant."""
+    try:
+        table.check_not_behind_revert(entry_id)
+    except RevertRefusedError as behind:
+        call.note(f"{behind.detail}: entry {entry_id}")
+        if call.args.dry_run:
+            return
+        if not sys.stdin.isatty() or call.out.as_json:
+            hint = "To roll this one back, too, name it by its id, or give --yes."
+            raise RevertRefusedError(
+                behind.rule, behind.detail, table=table.name, entry_id=entry_id, hint=hint
+            ) from None
+        if input("roll this one back, too? [y/N] ").strip().lower() not in ("y", "yes"):
+            raise UsageError("nothing was changed") from None
+
+
+def unrevert(call: Call) -> None:
+    """``segments unrevert TABLE ENTRY``"""
+    args, table = call.args, _table(call)
+    entry_id = table.resolve_entry(args.entry, (EntryState.REVERTED,))
+    if args.dry_run:
+        done = table.preview_unrevert(entry_id, allow_empty=args.allow_empty)
+    else:
+        done = table.unrevert(entry_id, allow_empty=args.allow_empty, identity=args.identity)
+    if call.out.as_json:
+        call.out.document({"table": table.name, **_switched(done, dry_run=args.dry_run)})
+        return
+    verb = "would bring back" if args.dry_run else "had brought back" if done.already else "brought back"
+    call.out.line(f"{verb} entry {done.entry_id} of table {table.name}{_took(call, done)}")
+    _print_change(call, done)
+
+
+def _took(call: Call, done: RevertedEntry | UnrevertedEntry) -> str:
+    return "" if call.args.dry_run or done.already else f"; the switch took {done.switch_ms:.1f} ms"
+
+
+def _switched(done: RevertedEntry | UnrevertedEntry, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "entry_id": done.entry_id,
+        "reappeared": list(done.reappeared),
+        "hidden": list(done.hidden),
+        "before": done.before and done.before.as_dict(),
+        "after": done.after and done.after.as_dict(),
+        "already": done.already,
+        "dry_run": dry_run,
+        "switch_ms": round(done.switch_ms, 3),
+    }
+
+
+def _print_change(call: Call, done: RevertedEntry | UnrevertedEntry) -> None:
     for title, names in (("visible again", done.reappeared), ("hidden", done.hidden)):
         if names:
             call.out.line(f"{title}: {count(len(names), 'segment')}: {few(names)}")
+    for title, totals in (("readers saw", done.before), ("they see", done.after)):
+        if totals is not None:
+            verb = title.replace("saw", "see").replace("they see", "they would see") if call.args.dry_run else title
+            counted = f"{count(totals.rows, 'row')} in {count(totals.segments, 'segment')}, {size(totals.bytes)}"
+            call.out.line(f"{verb}: {counted}")
 
 
 def config_apply(call: Call) -> None:

@@ -89,6 +89,11 @@ _TABLE = _argument("table", metavar="TABLE", help="name of the table")
 _ENTRY = _argument(
     "entry", metavar="ENTRY", help='lineage entry: its id, the beginning of it (4 characters or more), or "latest"'
 )
+_RUNNING = _argument(
+    "entry",
+    metavar="ENTRY",
+    help='lineage entry: its id, the beginning of it, or "latest", the push in progress that was started last',
+)
 
 COMMON = (
     _flag("--json", help="print JSON for programs"),
@@ -173,7 +178,7 @@ COMMANDS: tuple[Command | Group, ...] = (
         "stage",
         (
             _TABLE,
-            _ENTRY,
+            _RUNNING,
             _argument("paths", metavar="FILE", nargs="+", help="Parquet file, one becomes one segment"),
             _argument("--chunk", metavar="CHUNK", help="time chunk of all files, as in 2013-01-31 or ALL"),
             _argument("--stager", metavar="NAME", default="files", help="who stages: one stager's newest try counts"),
@@ -187,7 +192,7 @@ COMMANDS: tuple[Command | Group, ...] = (
         "end",
         (
             _TABLE,
-            _ENTRY,
+            _RUNNING,
             _argument("--to", dest="to_names", **_NAMES, help="only these staged segments; the rest is deleted"),
             _flag("--allow-empty", help="end a push without segments: remove what it replaces"),
         ),
@@ -199,10 +204,32 @@ COMMANDS: tuple[Command | Group, ...] = (
         (
             _TABLE,
             _ENTRY,
-            _flag("--dry-run", help="show what would reappear, change nothing"),
+            _flag("--dry-run", help="show what would change for readers, change nothing"),
             _flag("--force", help="also abort a push in progress"),
+            _flag("--allow-empty", help="even if the table is left without visible rows"),
+            _flag("--yes", help="do not ask when latest stands behind a push that is rolled back already"),
             _argument("--identity", metavar="TEXT", help="name of the work: a retry of it succeeds"),
         ),
+        "Roll a replacement back: readers see again what it replaced. What was rolled back is kept for the table's "
+        "revertedSegmentsRetentionPeriod, and unrevert brings it back.",
+    ),
+    Command(
+        "unrevert",
+        "Bring back what was rolled back",
+        "unrevert",
+        (
+            _TABLE,
+            _argument(
+                "entry",
+                metavar="ENTRY",
+                help='lineage entry: its id, the beginning of it, or "latest", the one rolled back last',
+            ),
+            _flag("--dry-run", help="show what would change for readers, change nothing"),
+            _flag("--allow-empty", help="even if the table is left without visible rows"),
+            _argument("--identity", metavar="TEXT", help="name of the work: a retry of it succeeds"),
+        ),
+        "Bring back what was rolled back, into its old place. Refused once its segments are being deleted, and when "
+        "something was built since upon what it replaced.",
     ),
     Command(
         "delete-time",

@@ -424,9 +424,14 @@ def _state_at(guard: StoredGuard | None, state: EntryState, horizon: int) -> Ent
     """The state an entry had at ``horizon``. Without a guard (another tool made it) its present state has to do."""
     if guard is None or guard.changed <= horizon:
         return state
-    if guard.guard.state is GuardState.REVERTED and 0 < guard.guard.completed_at <= horizon:
-        return EntryState.COMPLETED
-    return EntryState.IN_PROGRESS if guard.guard.state is not GuardState.REVERTED else EntryState.REVERTED
+    return _ENTRY_STATES[guard.state_at(horizon)]
+
+
+_ENTRY_STATES = {
+    GuardState.OPEN: EntryState.IN_PROGRESS,
+    GuardState.COMPLETED: EntryState.COMPLETED,
+    GuardState.REVERTED: EntryState.REVERTED,
+}
 
 
 class Visibility:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +27,7 @@ from airflow_provider_segments.core.model.names import check_table_name, check_t
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.core.registry.leases import LeaseInfo
-from airflow_provider_segments.core.replacement import end, overwrite, revert, stage, start
+from airflow_provider_segments.core.replacement import end, overwrite, revert, stage, start, unrevert
 from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.replacement.end import EndedEntry
 from airflow_provider_segments.core.replacement.revert import RevertedEntry
@@ -35,6 +35,7 @@ from airflow_provider_segments.core.replacement.rules import Force
 from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
 from airflow_provider_segments.core.replacement.staged import sort_out
 from airflow_provider_segments.core.replacement.start import AllVisible, StartedEntry, StartOptions
+from airflow_provider_segments.core.replacement.unrevert import UnrevertedEntry
 from airflow_provider_segments.core.retention import cleanup, drop, retain
 from airflow_provider_segments.core.retention.cleanup import CleanedUp
 from airflow_provider_segments.core.retention.drop import DroppedTable
@@ -52,6 +53,7 @@ from airflow_provider_segments.exceptions import (
     EntryNotFoundError,
     InvalidConfigError,
     InvalidNameError,
+    RevertRefusedError,
     TableDroppedError,
 )
 
@@ -255,18 +257,31 @@ class Table:
         """Switch: see :func:`.replacement.end.end`."""
         return end.end(self._context, entry_id, segments_to, allow_empty=allow_empty, switch=switch)
 
-    def revert(self, entry_id: str, *, force: bool = False, identity: str | None = None) -> RevertedEntry:
-        """Roll back: see :func:`.replacement.revert.revert`. ``force`` also aborts a push in progress."""
-        how = Force.ALSO if force else Force.NEVER
-        return revert.revert(self._context, entry_id, force=how, identity=_check_identity(identity))
+    def revert(
+        self, entry_id: str, *, force: bool = False, allow_empty: bool = False, identity: str | None = None
+    ) -> RevertedEntry:
+        """Roll back: see :func:`.replacement.revert.revert`. ``force`` also aborts a push in progress; ``allow_empty``
+        also leaves the table without visible rows."""
+        how, who = Force.ALSO if force else Force.NEVER, _check_identity(identity)
+        return revert.revert(self._context, entry_id, force=how, allow_empty=allow_empty, identity=who)
+
+    def unrevert(self, entry_id: str, *, allow_empty: bool = False, identity: str | None = None) -> UnrevertedEntry:
+        """Bring back what was rolled back: see :func:`.replacement.unrevert.unrevert`."""
+        who = _check_identity(identity)
+        return unrevert.unrevert(self._context, entry_id, allow_empty=allow_empty, identity=who)
 
     def abort(self, entry_id: str, *, identity: str | None = None) -> RevertedEntry:
         """Revert a push in progress, and nothing else: one that was completed meanwhile is refused (``completed``)."""
         return revert.revert(self._context, entry_id, force=Force.ONLY, identity=_check_identity(identity))
 
-    def preview_revert(self, entry_id: str, *, force: bool = False) -> RevertedEntry:
+    def preview_revert(self, entry_id: str, *, force: bool = False, allow_empty: bool = False) -> RevertedEntry:
         """What :meth:`revert` would do, or the error it would raise. Changes nothing."""
-        return revert.preview(self._context, entry_id, force=Force.ALSO if force else Force.NEVER)
+        how = Force.ALSO if force else Force.NEVER
+        return revert.preview(self._context, entry_id, force=how, allow_empty=allow_empty)
+
+    def preview_unrevert(self, entry_id: str, *, allow_empty: bool = False) -> UnrevertedEntry:
+        """What :meth:`unrevert` would do, or the error it would raise. Changes nothing."""
+        return unrevert.preview(self._context, entry_id, allow_empty=allow_empty)
 
     def drop(self, *, identity: str | None = None) -> DroppedTable:
         """Drop the table: see :mod:`.retention.drop`. Reverting the entry that this makes brings it back."""
@@ -382,12 +397,13 @@ class Table:
         """What the steps of the protocol work with, for an engine that has steps of its own."""
         return self._context
 
-    def resolve_entry(self, entry: str) -> str:
+    def resolve_entry(self, entry: str, among: Collection[EntryState] = (EntryState.COMPLETED,)) -> str:
         """The id meant by ``entry``: an id, the unique beginning of one (4 characters or more), or ``latest``, the
-        entry that was completed last. Raises :class:`EntryNotFoundError`."""
+        entry that came last into one of the states ``among``. Of REVERTED ones, ``latest`` is one that can be brought
+        back. Raises :class:`EntryNotFoundError`."""
         lineage = self.lineage()
         if entry == "latest":
-            return self._latest(lineage)
+            return self._latest(lineage, among)
         if entry in lineage.entries:
             return entry
         found = [entry_id for entry_id in lineage.entries if len(entry) >= 4 and entry_id.startswith(entry)]
@@ -396,15 +412,48 @@ class Table:
             raise EntryNotFoundError(f"table {self.name!r}: {problem} {entry!r}")
         return found[0]
 
-    def _latest(self, lineage: Lineage) -> str:
-        """The order of completions is ZooKeeper's, not the clocks'. Entries of other tools have no guard and count
+    def check_not_behind_revert(self, entry_id: str) -> None:
+        """Raise :class:`RevertRefusedError` (``behind-revert``) if an entry that was completed after this one is
+        rolled back already. Who asked for "the latest" twice would else roll back twice."""
+        lineage = self.lineage()
+        reverted = [entry.entry_id for entry in lineage.in_state(EntryState.REVERTED)]
+        guards = self._context.records.guards([entry_id, *reverted])
+        completed = guards[entry_id].changed if entry_id in guards else 0
+        later = {at: one for one in reverted if one in guards and (at := guards[one].guard.completed_at) > completed}
+        if later:
+            raise RevertRefusedError(
+                "behind-revert",
+                f"the latest entry is this one now, and entry {later[max(later)]}, which was completed after it, "
+                "is rolled back already",
+                table=self.name,
+                entry_id=entry_id,
+                hint="To roll this one back, too, name it by its id.",
+            )
+
+    def _latest(self, lineage: Lineage, among: Collection[EntryState]) -> str:
+        """The order of entries is ZooKeeper's, not the clocks'. Entries of other tools have no guard and count
         first."""
-        completed = {entry.entry_id: entry.timestamp_ms for entry in lineage.in_state(EntryState.COMPLETED)}
-        if not completed:
-            raise EntryNotFoundError(f"table {self.name!r} has no completed replacement")
-        guards = self._context.records.guards(completed)
-        zxids = {entry_id: guard.changed for entry_id, guard in guards.items()}
-        return max(completed, key=lambda entry_id: (zxids.get(entry_id, 0), completed[entry_id]))
+        found = {
+            entry.entry_id: entry.timestamp_ms
+            for entry in lineage.in_state(*among)
+            if entry.state is not EntryState.REVERTED or not lineage.is_cleaning(entry.entry_id)
+        }
+        if not found:
+            what = " or ".join(_NO_ENTRY[state] for state in among)
+            raise EntryNotFoundError(f"table {self.name!r} has no {what}")
+        guards = self._context.records.guards(found)
+        zxids = {
+            entry_id: stored.born if stored.guard.state is GuardState.OPEN else stored.changed
+            for entry_id, stored in guards.items()
+        }
+        return max(found, key=lambda entry_id: (zxids.get(entry_id, 0), found[entry_id]))
+
+
+_NO_ENTRY = {
+    EntryState.COMPLETED: "completed replacement",
+    EntryState.IN_PROGRESS: "push in progress",
+    EntryState.REVERTED: "replacement that was rolled back and can be brought back",
+}
 
 
 def _check_identity(identity: str | None) -> str | None:

@@ -6,12 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowFailException
+
 from airflow_provider_segments.operators.base import truth
 from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options
 from airflow_provider_segments.operators.locks import given_locks, renewed
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+_NANOSECONDS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
 class BuildSegmentsOperator(SegmentsJobOperator):
@@ -80,7 +85,8 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         self.stager = stager
 
     def execute(self, context: Context) -> Any:
-        """Submit the job and wait for its end."""
+        """Look at the input, submit the job and wait for its end."""
+        self._check_source()
         locks = given_locks(self.locks)
         if not locks:
             return super().execute(context)
@@ -104,6 +110,30 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         }
         flags = ["--allow-empty"] if truth(self.allow_empty, "allow_empty") else []
         return [*as_options(arguments), *flags]
+
+    def _check_source(self) -> None:
+        """Fail now for what the job would find minutes later. Raises :class:`AirflowFailException`: no retry makes the
+        input better."""
+        from airflow_provider_segments.exceptions import SourceDataError
+        from airflow_provider_segments.validation.source import Source, check_source
+
+        if self.schema or self.input_format not in ("parquet", "csv"):
+            return
+        settings = self.segments_hook.settings
+        source = Source(
+            path=self.input,
+            format=self.input_format,
+            options=_options(self.input_options),
+            storage_options=settings.storage_options if settings.storage_uri.startswith("s3") else None,
+            nanoseconds_as_numbers=str((self.conf or {}).get(_NANOSECONDS, "")).lower() == "true",
+        )
+        with self.segments_hook.get_conn() as store:
+            config = store.table(self.table).config()
+        try:
+            seen = check_source(config, source)
+        except SourceDataError as error:
+            raise AirflowFailException(f"Refused before Spark was started: {error}") from error
+        self.log.info("Looked at %s: %s", self.input, "nothing that can be looked at" if seen is None else seen)
 
     def _stop_job(self, why: Exception) -> None:
         """Called by the thread that renews. A job that is not running yet finds out when it stages."""

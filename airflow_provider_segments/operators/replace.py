@@ -1,13 +1,12 @@
-"""Start, end and revert of a segment replacement."""
+"""Start, end, revert and unrevert of a segment replacement."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_segments.links.segments import RollbackLink
 from airflow_provider_segments.operators.base import (
     AnnouncingOperator,
     SegmentsOperator,
@@ -21,6 +20,8 @@ from airflow_provider_segments.operators.locks import given_locks
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_segments.core.replacement.revert import RevertedEntry
+    from airflow_provider_segments.core.replacement.unrevert import UnrevertedEntry
     from airflow_provider_segments.core.table import Table
 
 EVERYTHING = "all"
@@ -52,8 +53,6 @@ class StartReplaceSegmentsOperator(SegmentsOperator):
         "force_cleanup",
         "locks",
     )
-    entry_xcom_key = "entry"
-    operator_extra_links = (RollbackLink(),)
 
     def __init__(
         self,
@@ -139,7 +138,6 @@ class EndReplaceSegmentsOperator(AnnouncingOperator):
     """
 
     template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "entry_id", "segments_to", "allow_empty")
-    operator_extra_links = (RollbackLink(),)
 
     def __init__(
         self,
@@ -156,9 +154,16 @@ class EndReplaceSegmentsOperator(AnnouncingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """End the replacement."""
-        chosen = None if self.segments_to is None else parse_names(self.segments_to, "segments_to")
+        from airflow_provider_segments.core.replacement.end import NOT_BUILT
+        from airflow_provider_segments.exceptions import EndRefusedError
+
         with self.open_table() as table:
-            ended = table.end(self.entry_id, chosen, allow_empty=truth(self.allow_empty, "allow_empty"))
+            try:
+                ended = table.end(self.entry_id, self.segments_to, allow_empty=truth(self.allow_empty, "allow_empty"))
+            except EndRefusedError as error:
+                if error.rule != NOT_BUILT:
+                    raise
+                raise AirflowFailException(f"{error} {self._what_to_clear()}") from error
         result = {
             "table": self.table,
             "entry_id": ended.entry_id,
@@ -186,88 +191,213 @@ class EndReplaceSegmentsOperator(AnnouncingOperator):
         self.announce(context, change="end", entry_id=ended.entry_id, rows=ended.rows, segments=len(ended.segments_to))
         return result
 
+    def _what_to_clear(self) -> str:
+        """Airflow clears the setups of a task with it: the start, but not the build."""
+        builds = [task.task_id for task in self.get_flat_relatives(upstream=True) if hasattr(task, "stager")]
+        again = " and ".join(sorted(builds)) or "the tasks that stage"
+        return (
+            f"Clearing {self.task_id} has cleared its start, too, and so begun another push. To push again, clear "
+            f"{again} with what is downstream. To keep what is visible, mark {self.task_id} a success."
+        )
+
 
 class RevertReplaceSegmentsOperator(AnnouncingOperator):
     """Undo a replacement: what it replaced is visible again, its own segments are hidden.
 
-    Returns what reappeared and what was hidden, and emits an event of the table's asset. With ``dry_run`` it only says
-    what would happen, or refuses with the words the revert itself would use::
+    Returns what reappeared, what was hidden, and what readers of the table saw before and see now, and emits an event
+    of the table's asset. With ``dry_run`` it only says what would happen, or refuses with the words the revert itself
+    would use. :class:`UnrevertReplaceSegmentsOperator` undoes it::
 
         RevertReplaceSegmentsOperator(task_id="rollback", table="flights", entry_id="latest")
 
-    :param entry_id: An entry id, a unique prefix of one, or ``latest``, the newest completed entry. (templated)
+    :param entry_id: An entry id, a unique prefix of one, or ``latest``, the newest completed entry. ``latest`` is
+        refused (``behind-revert``) when an entry that was completed after it is rolled back already. (templated)
     :param force: Whether an entry in progress may be reverted. (templated)
+    :param allow_empty: Whether the table may be left without visible rows. (templated)
     :param dry_run: Change nothing. (templated)
     """
 
-    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "entry_id", "force", "preview")
-    operator_extra_links = (RollbackLink(),)
+    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "entry_id", "force", "allow_empty", "preview")
 
-    def __init__(self, *, entry_id: str, force: bool | str = False, dry_run: bool | str = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        entry_id: str,
+        force: bool | str = False,
+        allow_empty: bool | str = False,
+        dry_run: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.entry_id = entry_id
         self.force = force
+        self.allow_empty = allow_empty
         self.preview = dry_run  # BaseOperator has a method called dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Revert the entry, or say what that would do."""
         with self.open_table() as table:
             if truth(self.preview, "dry_run"):
-                return self._preview(table, table.resolve_entry(self.entry_id))
+                return self._preview(table)
             return self._revert(context, table)
 
-    def _preview(self, table: Table, entry_id: str) -> dict[str, Any]:
-        preview = table.preview_revert(entry_id, force=truth(self.force, "force"))
-        self.log.info(
-            "Dry run: reverting entry %s of table %s would make %d segments visible again%s and hide %d%s. "
-            "Nothing was changed.",
-            preview.entry_id,
-            self.table,
-            len(preview.reappeared),
-            _some(preview.reappeared),
-            len(preview.hidden),
-            _some(preview.hidden),
+    def _preview(self, table: Table) -> dict[str, Any]:
+        preview = table.preview_revert(
+            self._resolve(table),
+            force=truth(self.force, "force"),
+            allow_empty=truth(self.allow_empty, "allow_empty"),
         )
+        self.log.info("Dry run: would revert entry %s of table %s. Nothing was changed.", preview.entry_id, self.table)
+        _log_change(self.log, preview)
         return self._result(preview, dry_run=True)
 
     def _revert(self, context: Context, table: Table) -> dict[str, Any]:
-        """``latest`` is decided once and kept in the task's state: a retry after a revert that succeeded would
-        otherwise find another latest entry and revert that one too."""
-        kept = context.get("task_state_store")
-        entry_id = None if kept is None else kept.get(_RESOLVED)
-        if not isinstance(entry_id, str):
-            entry_id = table.resolve_entry(self.entry_id)
-            if kept is not None:
-                kept.set(_RESOLVED, entry_id)
-        force = truth(self.force, "force")
-        reverted = table.revert(entry_id, force=force, identity=task_identity(context, self.hook))
+        entry_id = decided_once(context, lambda: self._resolve(table))
+        reverted = table.revert(
+            entry_id,
+            force=truth(self.force, "force"),
+            allow_empty=truth(self.allow_empty, "allow_empty"),
+            identity=task_identity(context, self.hook),
+        )
         self.log.info(
-            "%s entry %s of table %s: %d segments are visible again%s, %d are hidden%s; the switch took %.1f ms.",
+            "%s entry %s of table %s; the switch took %.1f ms. To bring it back: segments unrevert %s %s",
             "An earlier attempt reverted" if reverted.already else "Reverted",
             reverted.entry_id,
             self.table,
-            len(reverted.reappeared),
-            _some(reverted.reappeared),
-            len(reverted.hidden),
-            _some(reverted.hidden),
             reverted.switch_ms,
+            self.table,
+            reverted.entry_id,
         )
+        _log_change(self.log, reverted)
         self.announce(context, change="revert", entry_id=reverted.entry_id, segments=len(reverted.reappeared))
-        if kept is not None:  # done: the same task cleared and run again on purpose decides anew
-            kept.delete(_RESOLVED)
+        forget_decision(context)
         return self._result(reverted, dry_run=False) | {
             "switch_ms": round(reverted.switch_ms, 3),
             "already": reverted.already,
         }
 
-    def _result(self, done: Any, *, dry_run: bool) -> dict[str, Any]:
-        return {
-            "table": self.table,
-            "entry_id": done.entry_id,
-            "reappeared": len(done.reappeared),
-            "hidden": len(done.hidden),
-            "dry_run": dry_run,
+    def _resolve(self, table: Table) -> str:
+        entry_id = table.resolve_entry(self.entry_id)
+        if self.entry_id == "latest":
+            table.check_not_behind_revert(entry_id)
+        return entry_id
+
+    def _result(self, done: RevertedEntry, *, dry_run: bool) -> dict[str, Any]:
+        return {"table": self.table, **_counts(done), "dry_run": dry_run}
+
+
+class UnrevertReplaceSegmentsOperator(AnnouncingOperator):
+    """Bring back a replacement that was rolled back, into its old place, while the table still keeps it.
+
+    Returns what reappeared, what was hidden, and what readers of the table saw before and see now, and emits an event
+    of the table's asset::
+
+        UnrevertReplaceSegmentsOperator(task_id="unrevert", table="flights", entry_id="719f4fd3")
+
+    :param entry_id: An entry id, a unique prefix of one, or ``latest``, the one rolled back last. (templated)
+    :param allow_empty: Whether the table may be left without visible rows. (templated)
+    :param dry_run: Change nothing. (templated)
+    """
+
+    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "entry_id", "allow_empty", "preview")
+
+    def __init__(
+        self, *, entry_id: str, allow_empty: bool | str = False, dry_run: bool | str = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.entry_id = entry_id
+        self.allow_empty = allow_empty
+        self.preview = dry_run  # BaseOperator has a method called dry_run
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Bring the entry back, or say what that would do."""
+        with self.open_table() as table:
+            if truth(self.preview, "dry_run"):
+                return self._preview(table)
+            return self._unrevert(context, table)
+
+    def _preview(self, table: Table) -> dict[str, Any]:
+        preview = table.preview_unrevert(self._resolve(table), allow_empty=truth(self.allow_empty, "allow_empty"))
+        self.log.info(
+            "Dry run: would bring back entry %s of table %s. Nothing was changed.", preview.entry_id, self.table
+        )
+        _log_change(self.log, preview)
+        return {"table": self.table, **_counts(preview), "dry_run": True}
+
+    def _unrevert(self, context: Context, table: Table) -> dict[str, Any]:
+        entry_id = decided_once(context, lambda: self._resolve(table))
+        done = table.unrevert(
+            entry_id, allow_empty=truth(self.allow_empty, "allow_empty"), identity=task_identity(context, self.hook)
+        )
+        self.log.info(
+            "%s entry %s of table %s; the switch took %.1f ms.",
+            "An earlier attempt brought back" if done.already else "Brought back",
+            done.entry_id,
+            self.table,
+            done.switch_ms,
+        )
+        _log_change(self.log, done)
+        self.announce(context, change="unrevert", entry_id=done.entry_id, segments=len(done.reappeared))
+        forget_decision(context)
+        return {"table": self.table, **_counts(done), "dry_run": False} | {
+            "switch_ms": round(done.switch_ms, 3),
+            "already": done.already,
         }
+
+    def _resolve(self, table: Table) -> str:
+        from airflow_provider_segments.core.lineage.entries import EntryState
+
+        return table.resolve_entry(self.entry_id, (EntryState.REVERTED,))
+
+
+def decided_once(context: Context, resolve: Callable[[], str]) -> str:
+    """The entry that ``resolve`` finds, kept in the task's state: a retry after a change that succeeded would otherwise
+    find another latest entry, and change that one too."""
+    kept = context.get("task_state_store")
+    entry_id = None if kept is None else kept.get(_RESOLVED)
+    if not isinstance(entry_id, str):
+        entry_id = resolve()
+        if kept is not None:
+            kept.set(_RESOLVED, entry_id)
+    return entry_id
+
+
+def forget_decision(context: Context) -> None:
+    """The work is done: the same task, cleared and run again on purpose, decides anew."""
+    kept = context.get("task_state_store")
+    if kept is not None:
+        kept.delete(_RESOLVED)
+
+
+def _counts(done: RevertedEntry | UnrevertedEntry) -> dict[str, Any]:
+    return {
+        "entry_id": done.entry_id,
+        "reappeared": len(done.reappeared),
+        "hidden": len(done.hidden),
+        "before": done.before and done.before.as_dict(),
+        "after": done.after and done.after.as_dict(),
+    }
+
+
+def _log_change(log: Any, done: RevertedEntry | UnrevertedEntry) -> None:
+    """What changes for readers, in two lines."""
+    log.info(
+        "Visible again: %d segments%s; hidden: %d segments%s.",
+        len(done.reappeared),
+        _some(done.reappeared),
+        len(done.hidden),
+        _some(done.hidden),
+    )
+    if done.before is not None and done.after is not None:
+        log.info(
+            "What readers see: before %d rows in %d segments (%d bytes), after %d rows in %d segments (%d bytes).",
+            done.before.rows,
+            done.before.segments,
+            done.before.bytes,
+            done.after.rows,
+            done.after.segments,
+            done.after.bytes,
+        )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -19,8 +19,8 @@ STATES = ("IN_PROGRESS", "COMPLETED", "REVERTED")
 def judge(table: str, entry_id: str, wanted: Collection[str], state: str | None) -> dict[str, str] | None:
     """The event that ends the wait, ``reached`` or ``impossible``, or ``None`` to wait on.
 
-    An entry only moves on: IN_PROGRESS, COMPLETED, REVERTED. One that is gone (``None``) was cleaned up and never
-    comes back.
+    An entry moves on: IN_PROGRESS, COMPLETED, REVERTED. A REVERTED one may be brought back, but only by a person, for
+    whom no task waits. One that is gone (``None``) was cleaned up and never comes back.
     """
     about = {"table": table, "entry_id": entry_id}
     if state is None:

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.operators.build import BuildSegmentsOperator
@@ -97,6 +100,19 @@ def test_job_finds_this_environment_when_the_path_does_not(
     assert " ".join(ran["command"]) == line, "the same task object submits the same again"
     assert operator.application_args is not None
     assert operator.application_args.count("--table") == 1
+
+
+def test_input_that_a_build_is_bound_to_refuse_is_refused_before_spark_is_started(
+    store: SegmentStore, table_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nanosecond times used to fail minutes after Spark had started."""
+    make_table(store, table_name)
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"at": pa.array([0], pa.timestamp("ns"))}), path)
+    monkeypatch.setattr("subprocess.Popen.__init__", lambda *_, **__: pytest.fail("a process was started"))
+    operator = BuildSegmentsOperator(task_id="build", table=table_name, entry_id="x", input=str(path))
+    with pytest.raises(AirflowFailException, match=r"before Spark was started.*'at' has times in nanoseconds"):
+        operator.execute(context())
 
 
 @pytest.mark.parametrize("options", ["[1]", "no json"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_provider_segments.assets.segments import segments_asset
 from airflow_provider_segments.core.table import SegmentStore
@@ -61,23 +62,27 @@ def test_push_push_rollback(run_dag: RunDag, store: SegmentStore, table_name: st
     assert (result["rows"], result["segments"], result["replaced"]) == (12, 3, 3)
     assert xcom(second, "push.configure") == "unchanged"
     assert states(second)["push.revert"] == "skipped"
-    link = xcom(second, "push.end", "_link_RollbackLink")
-    assert "/dags/segments_rollback?" in link
-    assert result["entry_id"] in link
 
-    looked = rolled_back(dry_run=True)
+    looked = rolled_back()
     assert looked.state == "success"
-    assert (xcom(looked, "rollback")["reappeared"], table.snapshot().rows) == (3, 12)
+    said = xcom(looked, "rollback")
+    assert (said["dry_run"], said["reappeared"], table.snapshot().rows) == (True, 3, 12)
+    assert (said["before"]["rows"], said["after"]["rows"]) == (12, 30)
 
-    undone = rolled_back(entry_id=result["entry_id"][:8])
+    undone = rolled_back(entry_id=result["entry_id"][:8], dry_run=False)
     assert undone.state == "success"
     assert xcom(undone, "rollback")["entry_id"] == result["entry_id"]
     assert table.snapshot().rows == 30
 
-    refused = rolled_back(entry_id=result["entry_id"])
-    assert refused.state == "failed"
-    assert table.snapshot().rows == 30
-    assert asset_changes(table_name) == ["end", "end", "revert"]
+    for again in ({"entry_id": result["entry_id"]}, {"entry_id": "latest"}):
+        refused = rolled_back(**again, dry_run=False)
+        assert refused.state == "failed"
+        assert table.snapshot().rows == 30
+
+    back = run_dag(dags()["segments_unrevert"], {"table": table_name, "dry_run": False})
+    assert back.state == "success"
+    assert table.snapshot().rows == 12
+    assert asset_changes(table_name) == ["end", "end", "revert", "unrevert"]
 
 
 def asset_changes(table_name: str) -> list[str]:
@@ -100,6 +105,16 @@ def test_rollback_of_an_unknown_table_fails_in_the_protocols_words(
     said = "".join(capfd.readouterr())
     assert "TableNotFoundError" in said
     assert table_name in said
+
+
+@pytest.mark.parametrize("dag_id", ["segments_rollback", "segments_unrevert"])
+def test_form_of_a_rollback_names_no_table_and_changes_nothing_unless_told_to(dag_id: str) -> None:
+    """One click on the form used to roll another table back."""
+    params = dags()[dag_id].params
+    assert params.get_param("dry_run").value is True
+    assert not params.get_param("table").has_value
+    with pytest.raises(ParamValidationError):
+        params.validate()
 
 
 def test_every_parameter_of_the_forms_has_a_title() -> None:

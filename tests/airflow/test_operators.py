@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import AssetAlias
+from airflow.sdk import DAG, AssetAlias
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_segments.assets.segments import EVENTS_ALIAS, segments_asset
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import InvalidConfigError, RevertRefusedError
+from airflow_provider_segments.operators.build import BuildSegmentsOperator
 from airflow_provider_segments.operators.config import ApplyTableConfigOperator
 from airflow_provider_segments.operators.replace import (
     EndReplaceSegmentsOperator,
@@ -89,6 +90,25 @@ def test_push_then_rollback_by_operators(store: SegmentStore, table_name: str, t
     assert (undone["entry_id"], undone["reappeared"], undone["hidden"]) == (entry_id, 1, 1)
     assert events(ran)[0].extra["change"] == "revert"
     assert table.snapshot().rows == 2
+
+
+def test_end_that_was_cleared_alone_says_what_to_clear_instead(
+    store: SegmentStore, table_name: str, tmp_path: Path
+) -> None:
+    """Airflow clears the setups of a cleared task with it, so ``start`` makes another entry, and nothing builds it."""
+    table = make_table(store, table_name)
+    with DAG("cleared"):
+        start = StartReplaceSegmentsOperator(task_id="start", table=table_name)
+        build = BuildSegmentsOperator(task_id="build", table=table_name, entry_id="", input="")
+        end = EndReplaceSegmentsOperator(task_id="end", table=table_name, entry_id="", allow_empty=True)
+        start >> build >> end
+    end.entry_id = start.execute(context("start"))
+    stage_rows(table, end.entry_id, tmp_path, {"a": [3]})
+    end.execute(context("end"))
+    end.entry_id = start.execute(context("start"))
+    with pytest.raises(AirflowFailException, match="To push again, clear build with what is downstream"):
+        end.execute(context("end"))
+    assert table.snapshot().rows == 1
 
 
 def test_dry_run_changes_nothing_and_emits_nothing(store: SegmentStore, table_name: str, tmp_path: Path) -> None:

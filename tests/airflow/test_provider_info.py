@@ -36,7 +36,6 @@ def test_every_module_named_exists(module: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *INFO["extra-links"],
         *(one["hook-class-name"] for one in INFO["connection-types"]),
         *(one["handler"] for one in INFO["asset-uris"]),
         *(one["plugin-class"] for one in INFO["plugins"]),
@@ -102,7 +101,7 @@ print("RESULT", early, late, sorted(bag.dags))
     result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     dags = [
         "segments_append", "segments_compaction", "segments_consistent_push", "segments_ledger_deletion",
-        "segments_retention", "segments_rollback",
+        "segments_retention", "segments_rollback", "segments_unrevert",
     ]  # fmt: skip
     assert result == f"RESULT [] [] {dags}"
 
@@ -116,7 +115,7 @@ def _installed() -> bool:
 
 
 @pytest.mark.skipif(not _installed(), reason="the package is not installed, so Airflow cannot find it")
-def test_airflow_finds_the_provider_its_connection_form_and_its_links(airflow_db: None) -> None:
+def test_airflow_finds_the_provider_and_its_connection_form(airflow_db: None) -> None:
     from airflow.providers_manager import ProvidersManager
 
     manager = ProvidersManager()  # type: ignore[no-untyped-call]
@@ -125,5 +124,4 @@ def test_airflow_finds_the_provider_its_connection_form_and_its_links(airflow_db
     assert "extra__segments__storage_uri" in manager.connection_form_widgets
     assert manager.connection_form_widgets["extra__segments__s3_secret_key"].is_sensitive
     assert manager.field_behaviours["segments"]["relabeling"]["host"] == "ZooKeeper hosts"
-    assert "airflow_provider_segments.links.segments.RollbackLink" in manager.extra_links_class_names
     assert "segments" in manager.asset_uri_handlers

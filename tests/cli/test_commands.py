@@ -52,10 +52,61 @@ def test_push_is_announced_staged_switched_and_rolled_back(segments: CommandLine
     assert dry.startswith(
         f"would revert entry {second} of table t, which was COMPLETED\nvisible again: 2 segments: t_2013"
     )
+    assert "\nreaders see: 9 rows in 3 segments, " in dry
+    assert "\nthey would see: 20 rows in 2 segments, " in dry
     assert segments.json("snapshot", "t")["rows"] == 9
     assert segments.ok("revert", "t", "latest").out.startswith(f"reverted entry {second} of table t")
     assert segments.json("snapshot", "t")["rows"] == 20
     assert segments.json("lineage", "t")["latest"] == first
+
+
+def test_second_rollback_of_latest_does_not_walk_back_behind_the_first(segments: CommandLine) -> None:
+    """The second "revert latest" used to answer exit 0 and leave a table with 0 rows."""
+    segments.make_table(**DAILY)
+    first, second, third = segments.push(1, 2), segments.push(3), segments.push(4)
+    segments.ok("revert", "t", "latest")
+    again = segments("revert", "t", "latest")
+    assert (again.code, again.out) == (1, "")
+    assert third in again.err
+    assert "--yes" in again.err
+    assert segments.json("snapshot", "t")["rows"] == 10
+    looked = segments("revert", "t", "latest", "--dry-run")
+    assert looked.code == 0
+    assert third in looked.err
+    assert segments("revert", "t", "latest", "--yes").code == 0
+    assert segments.json("snapshot", "t")["rows"] == 20
+    empty = segments("revert", "t", first)
+    assert empty.code == 1
+    assert "[would-be-empty]" in empty.err
+    assert "--allow-empty" in empty.err
+    assert segments("revert", "t", first, "--dry-run").err == empty.err
+    assert segments.ok("unrevert", "t", "latest").out.startswith(f"brought back entry {second} of table t; the switch")
+    assert segments.json("snapshot", "t")["rows"] == 10
+
+
+def test_person_is_asked_before_latest_walks_back_behind_a_revert(
+    segments: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments.make_table(**DAILY)
+    for day in (1, 2, 3):
+        segments.push(day)
+    segments.ok("revert", "t", "latest")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    for answer, code in (("", 2), ("n", 2), ("y", 0)):
+        monkeypatch.setattr("builtins.input", lambda _, said=answer: said)
+        assert segments("revert", "t", "latest").code == code
+    assert segments.json("snapshot", "t")["rows"] == 10
+
+
+def test_latest_is_a_push_in_progress_where_one_is_asked_for(segments: CommandLine) -> None:
+    segments.make_table(**DAILY)
+    segments.push(1)
+    second = segments.json("start", "t")["entry_id"]
+    assert segments.json("stage", "t", "latest", parquet(segments.folder, 2))["entry_id"] == second
+    assert segments.json("end", "t", "latest")["entry_id"] == second
+    assert "no push in progress" in segments("end", "t", "latest").err
+    third = segments.json("start", "t")["entry_id"]
+    assert segments.json("revert", "t", "latest", "--force")["entry_id"] == third
 
 
 def test_json_of_a_push_names_its_segments(segments: CommandLine) -> None:
@@ -67,9 +118,12 @@ def test_json_of_a_push_names_its_segments(segments: CommandLine) -> None:
     assert (staged["rows"], len(staged["segments"])) == (20, 2)
     ended = segments.json("end", "t", entry, "--to", staged["segments"][0])
     assert (ended["segments_to"], ended["rows"], ended["already"]) == (staged["segments"][:1], 10, False)
-    reverted = segments.json("revert", "t", entry, "--identity", "r")
+    reverted = segments.json("revert", "t", entry, "--identity", "r", "--allow-empty")
     assert (reverted["was"], reverted["hidden"], reverted["dry_run"]) == ("COMPLETED", staged["segments"][:1], False)
+    assert (reverted["before"]["rows"], reverted["after"]["rows"]) == (10, 0)
     assert segments.json("revert", "t", entry, "--identity", "r")["already"] is True
+    back = segments.json("unrevert", "t", "latest")
+    assert (back["reappeared"], back["before"]["rows"], back["after"]["rows"]) == (staged["segments"][:1], 0, 10)
 
 
 def test_from_and_to_are_given_by_name(segments: CommandLine) -> None:

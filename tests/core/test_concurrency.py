@@ -85,7 +85,7 @@ def refresh(store: SegmentStore, enough: Synchronized[int]) -> int:
         entry_id = push(table, 4, force_cleanup=True)
         done += 1
         if done % 3 == 0:
-            table.revert(entry_id)
+            table.revert(entry_id, allow_empty=True)
             table.cleanup()
     return 0
 

@@ -31,7 +31,7 @@ from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError, SnapshotRefusedError
 from tests.support.machines import run_machine
-from tests.support.sessions import LossySession, store_on
+from tests.support.sessions import LossySession
 from tests.support.sessions import settings as zk_settings
 from tests.support.tables import DAY_MS, HOUR_MS, QUICK, HandClock, build, make_table, registered, states, visible
 
@@ -82,7 +82,9 @@ class TableMachine(RuleBasedStateMachine):
         cluster = f"{store.paths.cluster}_{next(CLUSTERS)}"
         # The table's name is always the same, so that entry ids, and the order of names, are those of a replay.
         objects = open_store(f"{store.storage.uri}/{cluster}")
-        self.store = store_on(Cluster(session, ClusterPaths(cluster), objects, clock=self.hand.clock(), retry=QUICK))
+        self.store = SegmentStore(
+            Cluster(session, ClusterPaths(cluster), objects, clock=self.hand.clock(), retry=QUICK)
+        )
         self.pushes: list[Push] = []
         self.tickets: list[tuple[StageTicket, Push]] = []
         self.content: frozenset[str] = frozenset()
@@ -156,7 +158,8 @@ class TableMachine(RuleBasedStateMachine):
             self.remove(push.replaced)
         # What a forced start reverts is marked at once; one that found its own entry no longer knows which that was.
         for push in self.live("REVERTED") if force and started.resumed else overlapping:
-            self.remove(push.names())
+            if push.cleaning or self.hand.now_ms - push.at_ms > self.retention:
+                self.give_up(push)
         self.pushes.append(Push(started.entry_id, frozenset(chosen), self.hand.now_ms))
 
     @rule(data=st.data(), force=st.booleans(), number=st.integers(1, 3), losses=LOSSES)
@@ -244,6 +247,8 @@ class TableMachine(RuleBasedStateMachine):
                 raise Refused("stage-unfinished")
             if not push.current:
                 raise Refused("nothing-staged")
+            if self.refresh and not push.replaced and self.content:
+                raise Refused("refresh-must-replace")
             return frozenset(wanted or push.current)
 
         result = self.call(losses, model, self.table.end, push.entry_id, wanted)
@@ -274,8 +279,33 @@ class TableMachine(RuleBasedStateMachine):
             if push.state == "COMPLETED" and not push.replaced | push.brought <= self.held():
                 raise Refused("from-gone", "to-gone")
 
-        if self.call(losses, model, self.table.revert, push.entry_id, force=force):
+        if self.call(losses, model, self.table.revert, push.entry_id, force=force, allow_empty=True):
             self.revert_model(push)
+
+    @precondition(lambda self: self.live("REVERTED"))
+    @rule(data=st.data(), newest=st.booleans(), losses=LOSSES)
+    def unrevert(self, data: st.DataObject, newest: bool, losses: list[str]) -> None:
+        push = self.live("REVERTED")[-1] if newest else self.pick(data)
+
+        def model() -> None:
+            self.check_known(push)
+            if push.state != "REVERTED":
+                raise Refused("not-reverted")
+            if push.cleaning:
+                raise Refused("brought-are-deleted")
+            if any(other.replaced & push.replaced for other in self.live("IN_PROGRESS", "COMPLETED")):
+                raise Refused("built-since")
+            if not push.brought <= self.held():
+                raise Refused("to-gone")
+            if not push.replaced <= self.content:
+                raise Refused("from-not-visible")
+            if self.refresh and not push.replaced and self.content:
+                raise Refused("refresh-pushed-since")
+
+        if self.call(losses, model, self.table.unrevert, push.entry_id, allow_empty=True):
+            push.state, push.at_ms = "COMPLETED", self.hand.now_ms
+            self.content = self.content - push.replaced | push.brought
+            push.content = self.content
 
     @rule(losses=LOSSES)
     def clean_up(self, losses: list[str]) -> None:
@@ -337,13 +367,24 @@ class TableMachine(RuleBasedStateMachine):
     def revert_model(self, push: Push) -> None:
         if push.state == "COMPLETED":
             self.content = self.content - push.brought | push.replaced
+        push.cleaning = push.state == "IN_PROGRESS"  # nothing was completed: there is nothing to bring back
         push.state, push.at_ms = "REVERTED", self.hand.now_ms
 
+    def give_up(self, push: Push) -> int:
+        """What a REVERTED push holds goes; it can no longer be brought back."""
+        removed = self.remove(push.names())
+        push.cleaning = push.cleaning or bool(removed)
+        return removed
+
+    @property
+    def retention(self) -> int:
+        """How long what was replaced, or rolled back, is kept."""
+        return DAY_MS if self.refresh else 4 * HOUR_MS
+
     def clean_model(self) -> None:
-        retention = DAY_MS if self.refresh else 4 * HOUR_MS
         for push in sorted(self.live("COMPLETED", "IN_PROGRESS", "REVERTED"), key=lambda push: push.entry_id):
             age = self.hand.now_ms - push.at_ms
-            if push.state == "COMPLETED" and age > retention:
+            if push.state == "COMPLETED" and age > self.retention:
                 push.cleaning = True
                 push.dropped = not self.remove(push.replaced)
                 self.removals += push.dropped
@@ -351,7 +392,9 @@ class TableMachine(RuleBasedStateMachine):
             if push.state == "IN_PROGRESS" and age > DAY_MS:
                 self.revert_model(push)
                 age = 0
-            if push.state == "REVERTED" and not self.remove(push.names()):
+            if push.state == "REVERTED" and not push.cleaning and age <= self.retention:
+                continue
+            if push.state == "REVERTED" and not self.give_up(push):
                 push.dropped = age > HOUR_MS
                 self.removals += push.dropped
 

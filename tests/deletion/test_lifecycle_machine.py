@@ -113,7 +113,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(data=st.data(), force=st.booleans(), losses=LOSSES)
     def revert(self, data: st.DataObject, force: bool, losses: list[str]) -> None:
         entry_id = data.draw(st.sampled_from(self.entries[-3:]))
-        self.attempt(losses, [], lambda: self.lossy.revert(entry_id, force=force))
+        self.attempt(losses, [], lambda: self.lossy.revert(entry_id, force=force, allow_empty=True))
 
     @rule(hours=st.sampled_from([0, 1, 3, 25]), losses=LOSSES)
     def clean_up(self, hours: int, losses: list[str]) -> None:

@@ -321,7 +321,7 @@ class Lab:
         done = [entry_id for entry_id, push in self.pushes.items() if push.state == "COMPLETED"]
         if done:
             entry_id = self.chance.choice(done)
-            self.say(f"revert {entry_id[:4]}", lambda table: table.revert(entry_id))
+            self.say(f"revert {entry_id[:4]}", lambda table: table.revert(entry_id, allow_empty=True))
 
     def abort(self) -> None:
         """Somebody aborts a push in progress."""

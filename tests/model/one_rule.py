@@ -25,7 +25,13 @@ from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, 
 from airflow_provider_segments.core.model.interval import Interval, parse_chunk
 from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.registry.shard import Shard, ShardName
-from airflow_provider_segments.core.replacement.rules import Force, StartRequest, check_revert, decide_start
+from airflow_provider_segments.core.replacement.rules import (
+    Force,
+    StartRequest,
+    check_revert,
+    check_unrevert,
+    decide_start,
+)
 from airflow_provider_segments.core.retention.beneath import hidden_for_good, lies_beneath
 from airflow_provider_segments.core.snapshot import View, Visibility
 from airflow_provider_segments.core.versions.order import (
@@ -36,10 +42,12 @@ from airflow_provider_segments.core.versions.order import (
     overwrites_above,
     rewritten_version,
 )
-from airflow_provider_segments.exceptions import RefusedError, RevertRefusedError
+from airflow_provider_segments.exceptions import RefusedError, RevertRefusedError, UnrevertRefusedError
 
 YEAR = 7
 MONTHS = (1, 2, 4)
+_SETTLED = ("COMPLETED", "GONE", "FORGOTTEN")
+"""States of pushes whose segments readers look at: an entry that has left the lineage is settled, whatever it was."""
 CHUNKS = {1: "2013-01", 2: "2013-02", 4: "2013-03", YEAR: "2013"}
 SPANS = {
     **{mask: parse_chunk(chunk) for mask, chunk in CHUNKS.items()},
@@ -63,12 +71,15 @@ class Plan(NamedTuple):
 
 class Push(NamedTuple):
     """What became of a plan. ``state`` is that of its entry: empty before it was started, GONE once it has left.
-    ``times`` is the time of the rows that a correction or a rewrite stands for, ``outputs`` what a rewrite will stage;
-    ``above`` are the overwrites that a rewrite has seen above its oldest input."""
+
+    ``cleaning`` is its state when clean-up marked it: what that allowed to be removed may be removed at any time from
+    then on, by whoever looked then. ``times`` is the time of the rows that a correction or a rewrite stands for,
+    ``outputs`` what a rewrite will stage; ``above`` are the overwrites that a rewrite has seen above its oldest input.
+    """
 
     step: str = ""
     state: str = ""
-    cleaning: bool = False
+    cleaning: str = ""
     version: int = 0
     completed_once: bool = False
     replaced: tuple[str, ...] = ()
@@ -172,7 +183,7 @@ class Model:
             made = () if plan.empty else (_segment(number, 0, plan.mask, version),)
             registered.update(made)
             order.append(number)
-            pushes.append(Push("ended", plan.done, False, version, True, (), tuple(one.name for one in made)))
+            pushes.append(Push("ended", plan.done, "", version, True, (), tuple(one.name for one in made)))
         return State(len(order), tuple(pushes), frozenset(registered), tuple(order))
 
     # --- the sentence, and what the package shows
@@ -363,21 +374,39 @@ class Model:
     def _operate(self, state: State, number: int, push: Push) -> Iterator[tuple[str, State]]:
         name = self.plans[number].name
         if push.state == "IN_PROGRESS":
-            yield f"abort {name}", _put(state, number, push._replace(state="REVERTED"))
+            yield f"abort {name}", _put(state, number, push._replace(state="REVERTED", cleaning=self._marks_aborted()))
         if push.state == "COMPLETED" and self._may_revert(state, number, push):
             yield f"revert {name}", _put(state, number, push._replace(state="REVERTED"))
         if push.state == "REVERTED" and self._may_bring_back(state, number, push):
             yield f"bring back {name}", self._completed(state, number)
         if push.state in ("COMPLETED", "REVERTED") and not push.cleaning:
-            yield f"mark {name}", _put(state, number, push._replace(cleaning=True))
-        if push.state == "COMPLETED" and (push.cleaning or not self.on("clean-up: mark first")):
+            yield f"mark {push.state.lower()} {name}", _put(state, number, push._replace(cleaning=push.state))
+        yield from self._clean_completed(state, number, push)
+        yield from self._clean_reverted(state, number, push)
+
+    def _marks_aborted(self) -> str:
+        """What was never completed has nothing to bring back: its abort marks it."""
+        return "REVERTED" if self.on("abort: marked") else ""
+
+    def _clean_completed(self, state: State, number: int, push: Push) -> Iterator[tuple[str, State]]:
+        """What it replaced goes; then the entry."""
+        name = self.plans[number].name
+        unmarked = push.state == "COMPLETED" and not self.on("clean-up: mark first")
+        if push.cleaning == "COMPLETED" or unmarked:
             yield from self._remove(state, push.replaced, f"replaced by {name}")
-            if push.cleaning and self._may_drop(state, number, push):
-                yield f"drop {name}", _put(state, number, _left(push))
-        if push.state == "REVERTED" and push.cleaning:
-            yield from self._remove(state, [one.name for one in state.registered if one.push == number], f"of {name}")
-            if not any(one.push == number for one in state.registered):
-                yield f"drop reverted {name}", _put(state, number, _left(push)._replace(state="FORGOTTEN"))
+        if push.cleaning == push.state == "COMPLETED" and self._may_drop(state, number, push):
+            yield f"drop {name}", _put(state, number, _left(push))
+
+    def _clean_reverted(self, state: State, number: int, push: Push) -> Iterator[tuple[str, State]]:
+        """What it brought goes, once its own period is over; then the entry."""
+        name = self.plans[number].name
+        own = [one.name for one in state.registered if one.push == number]
+        unmarked = push.state == "REVERTED" and not self.on("clean-up: mark what was rolled back first")
+        if push.cleaning == "REVERTED" or unmarked:
+            yield from self._remove(state, own, f"of {name}")
+        is_gone = not own or not self.on("drop: what was rolled back is gone")
+        if push.state == "REVERTED" and push.cleaning and is_gone:
+            yield f"drop reverted {name}", _put(state, number, _left(push)._replace(state="FORGOTTEN"))
 
     def _may_revert(self, state: State, number: int, push: Push) -> bool:
         try:
@@ -392,17 +421,27 @@ class Model:
         return not self.on("revert: what it replaced is there") or there.issuperset(push.replaced)
 
     def _may_bring_back(self, state: State, number: int, push: Push) -> bool:
-        if not push.completed_once or (push.cleaning and self.on("bring back: not marked")):
+        if not push.completed_once and self.on("bring back: it was completed once"):
+            return False
+        if not self._may_come_back(state, number, push):
             return False
         there = {one.name for one in state.registered}
         if self.on("bring back: what it brought is there") and not there.issuperset(push.brought):
             return False
-        if self.plans[number].kind == "rewrite" and not self._may_end_rewrite(state, number, push):
-            return False
         visible = {one.name for one in self.shown(state)}
-        live = {name for at, other in enumerate(state.pushes) if at != number for name in _held_by(other)}
-        replaces = self.on("bring back: what it replaces is visible")
-        return not replaces or (visible.issuperset(push.replaced) and live.isdisjoint(push.replaced))
+        return not self.on("bring back: what it replaces is visible") or visible.issuperset(push.replaced)
+
+    def _may_come_back(self, state: State, number: int, push: Push) -> bool:
+        """What the lineage alone says: it is not marked, and nothing was built upon what it replaced."""
+        try:
+            check_unrevert(self.lineage(state), str(number))
+        except UnrevertRefusedError as refused:
+            guard = {
+                "brought-are-deleted": "bring back: not marked",
+                "built-since": "bring back: nothing was built since",
+            }[refused.rule]
+            return not self.on(guard)
+        return True
 
     def _may_drop(self, state: State, number: int, push: Push) -> bool:
         there = {one.name for one in state.registered}
@@ -418,7 +457,7 @@ class Model:
         lineage = self.lineage(state)
         if not self.on("hidden for good: only by marked overwrites"):
             lineage = _all_marked(lineage)
-        settled = [one for one in state.registered if state.pushes[one.push].state in ("COMPLETED", "GONE")]
+        settled = [one for one in state.registered if state.pushes[one.push].state in _SETTLED]
         gone = hidden_for_good(lineage, _shards(frozenset(settled)))
         yield from self._remove(state, [one.record.name for one in gone], "hidden for good")
 
@@ -485,10 +524,6 @@ def _replaced_by(push: Push) -> tuple[str, ...]:
     return push.replaced if push.state == "COMPLETED" else ()
 
 
-def _held_by(push: Push) -> tuple[str, ...]:
-    return push.replaced if push.state in ("COMPLETED", "IN_PROGRESS") else ()
-
-
 def _union(masks: Iterator[int] | Sequence[int]) -> int:
     found = 0
     for mask in masks:
@@ -539,7 +574,7 @@ def _shards(segments: frozenset[Segment]) -> tuple[Shard, ...]:
 def _shown(plans: tuple[Plan, ...], state: State) -> dict[Segment, int]:
     lineage = _lineage(plans, state.pushes)
     view = View(lineage, 1)
-    settled = frozenset(one for one in state.registered if state.pushes[one.push].state in ("COMPLETED", "GONE"))
+    settled = frozenset(one for one in state.registered if state.pushes[one.push].state in _SETTLED)
     visible = Visibility(view, _shards(settled))
     names = {record.name for _, records in visible.blocks for record in records}
     return {

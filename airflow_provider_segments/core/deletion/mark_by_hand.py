@@ -75,6 +75,7 @@ def mark_segments(marker: Marker, segments: Sequence[str], *, missing_ok: bool =
             raise _refused(
                 marker, ("unknown-segment", f"{describe_names(sorted(unknown))} is not registered", _UNKNOWN)
             )
+        stored = _give_up(marker, stored, {entry_id for _, entry_id in _places(found, names)})
         report.gone = tuple(sorted(unknown))
         marked.update(registered)  # a conflict after some of them have gone: the next attempt finds the others
         _mark(marker, stored, found, lambda record: record.name not in names)
@@ -100,6 +101,7 @@ def mark_entry(marker: Marker, entry_id: str) -> MarkReport:
         found = _registry(marker).of_entry(entry_id)
         if finding := _why_entry_needed(stored.lineage, entry_id, found):
             raise _refused(marker, finding, entry_id)
+        stored = _give_up(marker, stored, [entry_id])
         marked.update(record.name for shard in found for record in shard.records)
         _mark(marker, stored, found, lambda _: False)
         after = marker.cluster.clock.now_ms() + _SWEEP_AFTER_MS if marked else 0
@@ -109,6 +111,18 @@ def mark_entry(marker: Marker, entry_id: str) -> MarkReport:
     marker.cluster.retried(f"mark on table {marker.table!r}", attempt)
     report.segments, report.sent, report.swept = len(marked), _since(before, marker.sent), entry_id
     return report
+
+
+def _give_up(marker: Marker, stored: StoredLineage, entry_ids: Collection[str]) -> StoredLineage:
+    """The lineage once it says that those of the entries that are REVERTED can no longer be brought back."""
+    lineage, now_ms = stored.lineage, marker.cluster.clock.now_ms()
+    for entry in lineage.in_state(EntryState.REVERTED):
+        if entry.entry_id in entry_ids and not lineage.is_cleaning(entry.entry_id):
+            lineage = lineage.with_cleaning(entry.entry_id, now_ms)
+    if lineage is stored.lineage:
+        return stored
+    written = marker.cluster.session.commit([_records(marker).write(stored, lineage)])[0]
+    return StoredLineage(lineage, written.version, written.mzxid)
 
 
 def _mark(marker: Marker, stored: StoredLineage, found: Sequence[Shard], keep: Callable[[SegmentRecord], bool]) -> None:

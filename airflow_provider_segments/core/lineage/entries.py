@@ -108,7 +108,8 @@ class Lineage:
     Four-element entries stay readable for every Pinot, and Pinot keeps the custom map. So the map holds what else is to
     be known of an entry, as a mark of it:
 
-    * ``cleaning``: its replaced segments are being deleted, so that it can no longer be rolled back or brought back;
+    * ``cleaning``: of a COMPLETED entry, what it replaced is being deleted, so that it can no longer be rolled back; of
+      a REVERTED one, what it brought is, so that it can no longer be brought back;
     * ``rewrite``: it rewrote, into one time chunk, the rows of what it replaced, so that readers may fall back to that
       when a part of it is lost;
     * ``overwrite``: the time that it holds, and in which version;
@@ -163,11 +164,11 @@ class Lineage:
         return self._without_marks({mark + entry_id for mark in _MARKS}, MappingProxyType(kept))
 
     def is_cleaning(self, entry_id: str) -> bool:
-        """Return True if that entry's replaced segments are being deleted."""
+        """Return True if what that entry hides is being deleted."""
         return self._has_mark(_CLEANING, entry_id)
 
     def with_cleaning(self, entry_id: str, now_ms: int) -> Lineage:
-        """This lineage with the mark that the entry's replaced segments are being deleted since ``now_ms``."""
+        """This lineage with the mark that what the entry hides is being deleted since ``now_ms``."""
         return self._with_mark(_CLEANING, entry_id, str(now_ms))
 
     def partial_attempts(self, entry_id: str) -> frozenset[str] | None:

@@ -89,8 +89,9 @@ class Guard(Record, frozen=True, tag_field=records.FORMAT, tag=2):
     """The guard's record.
 
     ``identity`` says whose work the entry is, ``settled_by`` which request last completed or reverted it, and
-    ``completed_at`` is, on a reverted entry, the zxid at which it had been completed (0: it never was). ``seal`` names
-    the ``end`` that has looked last at what is staged (empty: something was staged since).
+    ``completed_at`` is, on a reverted entry, the zxid at which it had been completed (0: it never was). ``turns``
+    are, of an entry that was brought back, the zxids before that at which it was completed and reverted in turn.
+    ``seal`` names the ``end`` that has looked last at what is staged (empty: something was staged since).
 
     As it was when the entry was started: ``announced`` says that the start named the ``to``, ``refreshes`` that each
     push of the table replaces all of it, ``has_quota`` that the table has a storage quota, so that a ``stage`` without
@@ -106,6 +107,7 @@ class Guard(Record, frozen=True, tag_field=records.FORMAT, tag=2):
     stages: dict[str, Stage]
     settled_by: str | None
     completed_at: int
+    turns: tuple[int, ...]
     seal: str
     announced: bool
     refreshes: bool
@@ -193,11 +195,28 @@ class StoredGuard:
             self.guard, state=GuardState.REVERTED, settled_by=settled_by, completed_at=completed_at
         )
 
+    def unreverted(self, settled_by: str) -> Guard:
+        """The guard of the reverted entry once it is brought back."""
+        turns = (*self.guard.turns, self.guard.completed_at, self.changed)
+        return msgspec.structs.replace(
+            self.guard, state=GuardState.COMPLETED, settled_by=settled_by, completed_at=0, turns=turns
+        )
+
+    def state_at(self, zxid: int) -> GuardState:
+        """The state at an earlier time, of a guard that has changed since."""
+        turns = (*self.guard.turns, *([self.guard.completed_at] if self.guard.completed_at else ()))
+        before = sum(turn <= zxid for turn in turns)
+        if before % 2:
+            return GuardState.COMPLETED
+        never_completed = self.guard.state is GuardState.REVERTED and not turns
+        return GuardState.REVERTED if before or never_completed else GuardState.OPEN
+
 
 _NEW: dict[str, Any] = {
     "stages": {},
     "settled_by": None,
     "completed_at": 0,
+    "turns": (),
     "seal": "",
     "announced": False,
     "refreshes": False,

@@ -56,6 +56,7 @@ class TableConfig:
     on_bad_time: str = "refuse"
     statistics_columns: tuple[str, ...] = ()
     replaced_retention_ms: int = DAY_MS
+    reverted_retention_ms: int = DAY_MS
     entry_retention_ms: int = DAY_MS
     time_retention_ms: int | None = None
     quota_bytes: int | None = None
@@ -106,6 +107,7 @@ class TableConfig:
                 f"table {name!r}: an upsert table is an APPEND table without segmentLocking: its keys say what is newer"
             )
         replaced_default = "1d" if kind == "REFRESH" else "4h"
+        replaced_period = _text(segments, "replacedSegmentsRetentionPeriod", replaced_default)
         return cls(
             name=name,
             ingestion_type=kind,
@@ -117,7 +119,8 @@ class TableConfig:
             compression=_choice("compression", build.get("compression", "zstd"), COMPRESSIONS, str.lower),
             on_bad_time=_choice("onBadTime", build.get("onBadTime", "refuse"), ("refuse", "reject"), str.lower),
             statistics_columns=_columns(build, "statisticsColumns"),
-            replaced_retention_ms=parse_period(_text(segments, "replacedSegmentsRetentionPeriod", replaced_default)),
+            replaced_retention_ms=parse_period(replaced_period),
+            reverted_retention_ms=parse_period(_text(segments, "revertedSegmentsRetentionPeriod", replaced_period)),
             entry_retention_ms=parse_period(_text(segments, "lineageEntryCleanupRetentionPeriod", "1d")),
             time_retention_ms=_time_retention(segments),
             quota_bytes=_quota(_section(raw, "quota")),
@@ -132,6 +135,7 @@ class TableConfig:
             return dict(self.raw)
         segments: dict[str, Any] = {
             "replacedSegmentsRetentionPeriod": f"{self.replaced_retention_ms // 1000}s",
+            "revertedSegmentsRetentionPeriod": f"{self.reverted_retention_ms // 1000}s",
             "lineageEntryCleanupRetentionPeriod": f"{self.entry_retention_ms // 1000}s",
         }
         if self.time_column:

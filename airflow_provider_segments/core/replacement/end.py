@@ -32,6 +32,9 @@ from airflow_provider_segments.exceptions import EndRefusedError, EntryNotFoundE
 INPUTS_OVERWRITTEN = "inputs-overwritten"
 """The rule that refuses a rewrite when what readers see of its inputs has changed since they were read."""
 
+NOT_BUILT = "not-built"
+"""The rule that refuses an entry into which nothing was built, of work that has completed another one."""
+
 
 @dataclass(frozen=True, slots=True)
 class EndedEntry:
@@ -138,10 +141,8 @@ def _prepare(
     guard = _seal(context, entry.entry_id)
     staged = sort_out(guard.guard, context.registry.of_entry(entry.entry_id))
     records = _chosen(context, entry, guard, staged, wanted)
-    if not records and not allow_empty:
-        raise _refused(
-            context, entry, "nothing-staged", "no segment was staged", "Allow an empty end to remove 'from' only."
-        )
+    if not records:
+        _check_may_be_empty(context, entry, guard, allow_empty=allow_empty)
     _check_objects(context, entry, records)
     times = [
         SegmentTime(record.name, parse_chunk(shard.chunk_of(record)), record.version)
@@ -152,6 +153,37 @@ def _prepare(
     is_partial = bool(staged.leftover) or sum(len(shard.records) for shard in staged.current) > len(records)
     attempts = frozenset(shard.name.attempt_name for shard in staged.current) if is_partial else None
     return _Prepared(guard, records, tuple(times), attempts)
+
+
+def _check_may_be_empty(context: TableContext, entry: LineageEntry, guard: StoredGuard, *, allow_empty: bool) -> None:
+    """Nothing is staged. That may be meant; but an entry into which nothing was ever built, of work that has built and
+    completed another one, is the trace of a start that was run again without its build: to end it would take away what
+    the other one has brought."""
+    earlier = None if guard.guard.stages else _completed_by(context, guard.guard.identity)
+    if earlier is not None:
+        raise _refused(
+            context,
+            entry,
+            NOT_BUILT,
+            f"nothing was built into this entry: the same work has completed entry {earlier} before, "
+            "and was started again without its build",
+            "Run the build again, too, and not only what follows it; or leave everything as it is.",
+        )
+    if allow_empty:
+        return
+    replaced = len(entry.segments_from)
+    hint = f"An empty end, if it is allowed, only removes the {replaced} segments that the entry replaces."
+    if not guard.guard.stages:
+        hint = f"Run the build first. {hint}"
+    raise _refused(context, entry, "nothing-staged", "no segment was staged", hint)
+
+
+def _completed_by(context: TableContext, identity: str | None) -> str | None:
+    """A COMPLETED entry into which ``identity`` has built."""
+    completed = [entry.entry_id for entry in context.records.read().lineage.in_state(EntryState.COMPLETED)]
+    guards = context.records.guards(completed) if identity else {}
+    found = (one for one, stored in guards.items() if stored.guard.identity == identity and stored.guard.stages)
+    return next(found, None)
 
 
 def _seal(context: TableContext, entry_id: str) -> StoredGuard:

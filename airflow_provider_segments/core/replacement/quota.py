@@ -1,9 +1,10 @@
 """Storage quota (Pinot's ``quota.storage``): a push that would make the table too large is refused when it is staged.
 
 What counts is what the table occupies: all registered segments, visible, hidden and staged, in all their copies. So a
-REFRESH table needs room for the snapshots that it keeps for a rollback too. What earlier attempts of the same stager
-have staged does not count: it leaves with the ``end`` of their push, and a task that is run again must not be refused
-for what it did before. Segments that are marked for deletion have left the registry and do not count either.
+REFRESH table needs room for the snapshots that it keeps for a rollback, and for what was rolled back. What earlier
+attempts of the same stager have staged does not count: it leaves with the ``end`` of their push, and a task that is run
+again must not be refused for what it did before. Segments that are marked for deletion have left the registry and do
+not count either.
 
 Two pushes that are staged at the same moment do not see each other, and may together exceed the quota by the smaller of
 the two; the next push is refused then. Keeping a total that every push has to change would let no two of them be
@@ -33,5 +34,5 @@ def check_quota(context: TableContext, entry_id: str, stager: str, new_bytes: in
         f"{len(sizes):,} segments and these, and its quota.storage is {quota:,} bytes",
         table=context.table,
         entry_id=entry_id,
-        hint="Run retention, shorten replacedSegmentsRetentionPeriod, or raise the quota.",
+        hint="Run retention, mark what was rolled back for deletion, shorten retention periods, or raise the quota.",
     )

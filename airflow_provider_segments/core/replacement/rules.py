@@ -1,4 +1,4 @@
-"""The rules of start and revert: pure functions from a lineage to the next one, or a refusal.
+"""The rules of start, revert and unrevert: pure functions from a lineage to the next one, or a refusal.
 
 Source: Apache Pinot's DefaultLineageManager and PinotHelixResourceManager (start S1 to S9, revert V1 to V5; the table
 in docs/lineage.md gives each rule its name), made stricter where Pinot's own rules lose data (that page says where).
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.core.model.names import describe_names
 from airflow_provider_segments.core.upsert.record import is_published
-from airflow_provider_segments.exceptions import RevertRefusedError, StartRefusedError
+from airflow_provider_segments.exceptions import RevertRefusedError, StartRefusedError, UnrevertRefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def decide_start(lineage: Lineage, request: StartRequest) -> StartDecision:
     cleaning = tuple(_replaced_before(lineage, request))
     changed = lineage
     for entry in reverted:
-        changed = changed.put(entry)
+        changed = changed.put(entry).with_cleaning(entry.entry_id, request.now_ms)
     for entry in cleaning:
         changed = changed.with_cleaning(entry.entry_id, request.now_ms)
     mine = LineageEntry.of(
@@ -122,6 +122,42 @@ def check_revert(lineage: Lineage, entry_id: str, *, force: Force) -> LineageEnt
         )
     if entry.joined_to:
         _check_not_built_upon(lineage, entry)
+    return entry
+
+
+def check_unrevert(lineage: Lineage, entry_id: str) -> LineageEntry:
+    """The REVERTED entry, when the lineage allows it to be COMPLETED again. Raises :class:`EntryNotFoundError` and
+    :class:`UnrevertRefusedError`."""
+    entry = lineage.find(entry_id)
+    if entry.state is not EntryState.REVERTED:
+        raise _unrevert(entry, lineage, "not-reverted", f"the entry is {entry.state.value}", "There is nothing to do.")
+    if lineage.upsert is not None:
+        raise _unrevert(
+            entry,
+            lineage,
+            "upsert-table",
+            "the rows of an upsert table are compared with others when they are published, and others were since",
+            "Push the data again.",
+        )
+    if lineage.is_cleaning(entry_id):
+        raise _unrevert(
+            entry,
+            lineage,
+            "brought-are-deleted",
+            "it was aborted, or the time of what was rolled back is over, and its segments are being deleted",
+            "Push the data again.",
+        )
+    wanted = set(entry.segments_from)
+    for other in lineage.live() if wanted else ():
+        if found := _in_both(other.segments_from, wanted):
+            raise _unrevert(
+                entry,
+                lineage,
+                "built-since",
+                f"the {other.state.value} entry {other.entry_id} replaces {describe_names(found)}, "
+                "which this one would replace",
+                f"Revert entry {other.entry_id} first, or push the data again.",
+            )
     return entry
 
 
@@ -225,4 +261,10 @@ def _start(request: StartRequest, rule: str, detail: str, hint: str = "") -> Sta
 def _revert(entry: LineageEntry, lineage: Lineage, rule: str, detail: str, hint: str = "") -> RevertRefusedError:
     return RevertRefusedError(
         rule, f"revert refused: {detail}", table=lineage.table, entry_id=entry.entry_id, hint=hint
+    )
+
+
+def _unrevert(entry: LineageEntry, lineage: Lineage, rule: str, detail: str, hint: str = "") -> UnrevertRefusedError:
+    return UnrevertRefusedError(
+        rule, f"unrevert refused: {detail}", table=lineage.table, entry_id=entry.entry_id, hint=hint
     )

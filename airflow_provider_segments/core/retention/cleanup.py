@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry, Overwrite
 from airflow_provider_segments.core.lineage.guard import CLEANUP, GuardState, StoredGuard
 from airflow_provider_segments.core.lineage.hiding import is_settled
+from airflow_provider_segments.core.lineage.records import StoredLineage
 from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.model.names import describe_names
 from airflow_provider_segments.core.model.segment import SegmentRecord
@@ -221,10 +222,7 @@ def remove_replaced(context: TableContext, entry_id: str) -> Freed:
         if seen := _fallen_back_to(context, stored.lineage, entry):
             _warn_of_loss(context, entry_id, seen)
             return Freed()
-        if not stored.lineage.is_cleaning(entry_id):
-            marked = stored.lineage.with_cleaning(entry_id, context.clock.now_ms())
-            context.session.commit([context.records.write(stored, marked)])
-            stored = context.records.read()
+        stored = _marked(context, stored, entry)
         gone = set(entry.segments_from)
         if not gone:
             return Freed()
@@ -234,6 +232,16 @@ def remove_replaced(context: TableContext, entry_id: str) -> Freed:
         return _mark(context, found, lambda record: record.name in gone, reason="replaced")
 
     return context.retried("cleanup", attempt)
+
+
+def _marked(context: TableContext, stored: StoredLineage, entry: LineageEntry) -> StoredLineage:
+    """The lineage once it says that what the entry hides is being deleted. Raises :class:`CommitConflictError` when the
+    entry, or anything else, has changed since ``stored`` was read."""
+    if stored.lineage.is_cleaning(entry.entry_id):
+        return stored
+    marked = stored.lineage.with_cleaning(entry.entry_id, context.clock.now_ms())
+    written = context.session.commit([context.records.write(stored, marked)])[0]
+    return StoredLineage(marked, written.version, written.mzxid)
 
 
 def _warn_of_loss(context: TableContext, entry_id: str, needed: Collection[str]) -> None:
@@ -250,7 +258,8 @@ def _warn_of_loss(context: TableContext, entry_id: str, needed: Collection[str])
 def remove_staged(context: TableContext, entry_id: str) -> Freed:
     """Remove everything staged into a REVERTED entry, whoever staged it, and queue its objects; returns what went.
 
-    Its guard lets nothing new in.
+    Its guard lets nothing new in. The entry carries the mark that it can no longer be brought back before the first
+    segment goes: an unrevert that looked before and wrote after would miss some of them.
     """
 
     def attempt() -> Freed:
@@ -258,9 +267,12 @@ def remove_staged(context: TableContext, entry_id: str) -> Freed:
         entry = stored.lineage.get(entry_id)
         if entry is None or entry.state is not EntryState.REVERTED:
             return Freed()
+        if not rule_for(stored.lineage, entry, context.config(), context.clock.now_ms()).may_mark:
+            return Freed()
         found = context.registry.of_entry(entry_id)
         if not found:
             return Freed()
+        stored = _marked(context, stored, entry)
         guard = context.records.guard(entry_id)
         if guard is not None and guard.guard.completed_at:
             context.registry.remember_removal(stored.zxid, guard.changed)
@@ -323,7 +335,8 @@ def _abort(context: TableContext, entry_id: str) -> bool:
         return False
     if not rule_for(stored.lineage, entry, context.config(), now_ms).may_mark:
         return False
-    ops: list[Op] = [context.records.write(stored, stored.lineage.put(entry.moved_to(EntryState.REVERTED, now_ms)))]
+    aborted = stored.lineage.put(entry.moved_to(EntryState.REVERTED, now_ms)).with_cleaning(entry_id, now_ms)
+    ops: list[Op] = [context.records.write(stored, aborted)]
     guard = context.records.guard(entry_id)
     if guard is not None:
         ops += context.close_guard(guard, CLEANUP)
@@ -341,12 +354,17 @@ def _settle_guards(context: TableContext) -> None:
     for entry_id, guard in context.records.guards(settled).items():
         if guard.guard.state.value == settled[entry_id].value:
             continue
-        ops: list[Op] = [Check(context.records.path, stored.version)]
-        if settled[entry_id] is EntryState.REVERTED:
-            ops += context.close_guard(guard, CLEANUP)
-        else:
-            ops.append(context.records.write_guard(entry_id, guard, guard.guard.moved_to(GuardState.COMPLETED)))
-        context.session.commit(ops)
+        if settled[entry_id] is EntryState.COMPLETED:
+            check = Check(context.records.path, stored.version)
+            completed = context.records.write_guard(entry_id, guard, guard.guard.moved_to(GuardState.COMPLETED))
+            context.session.commit([check, completed])
+            continue
+        lineage = stored.lineage
+        if guard.guard.state is GuardState.OPEN:  # never completed: there is nothing to bring back
+            lineage = lineage.with_cleaning(entry_id, context.clock.now_ms())
+        close = context.close_guard(guard, CLEANUP)
+        written = context.session.commit([context.records.write(stored, lineage), *close])[0]
+        stored = StoredLineage(lineage, written.version, written.mzxid)
 
 
 def _drop(context: TableContext, entry_id: str, state: EntryState) -> bool:
@@ -356,8 +374,10 @@ def _drop(context: TableContext, entry_id: str, state: EntryState) -> bool:
     """
     stored = context.records.read()
     lineage, entry = stored.lineage, stored.lineage.get(entry_id)
-    if entry is None or entry.state is not state or lineage.partial_attempts(entry_id) is not None:
+    if entry is None or entry.state is not state:
         return False
+    if state is EntryState.COMPLETED and lineage.partial_attempts(entry_id) is not None:
+        return False  # what it staged beside its ``to`` is not removed yet
     if not rule_for(lineage, entry, context.config(), context.clock.now_ms()).may_drop:
         return False
     guard = context.records.guard(entry_id)

@@ -80,7 +80,8 @@ def rule_for(lineage: Lineage, entry: LineageEntry, config: TableConfig, now_ms:
     """What may be done with ``entry`` now. Ages are compared strictly, as in Pinot: ``0s`` is over a millisecond after.
 
     A forced start lets the segments that a COMPLETED entry replaced go before their time; when it died on the way, the
-    mark it left says so, and they go with the next pass, whatever the entry's age.
+    mark it left says so, and they go with the next pass, whatever the entry's age. What was rolled back can be brought
+    back for a period of its own; what was aborted carries the mark from the start.
     """
     age = now_ms - entry.timestamp_ms
     since = f"{entry.state.value} for {format_period(max(age, 0))}"
@@ -97,9 +98,13 @@ def rule_for(lineage: Lineage, entry: LineageEntry, config: TableConfig, now_ms:
             due = age > config.entry_retention_ms
             reason = _compared(since, "lineageEntryCleanupRetentionPeriod", config.entry_retention_ms, over=due)
             return Rule(due, False, reason)
-        case EntryState.REVERTED:
+        case EntryState.REVERTED if lineage.is_cleaning(entry.entry_id):
             due = age > WRITE_GRACE_MS
             return Rule(True, due, _compared(since, "the longest late write", WRITE_GRACE_MS, over=due))
+        case EntryState.REVERTED:
+            due = age > config.reverted_retention_ms
+            reason = _compared(since, "revertedSegmentsRetentionPeriod", config.reverted_retention_ms, over=due)
+            return Rule(due, due and age > WRITE_GRACE_MS, reason)
 
 
 def _rewriter_of(lineage: Lineage, entry: LineageEntry) -> str | None:
@@ -158,10 +163,11 @@ def apply_decision(lineage: Lineage, decision: Decision, now_ms: int) -> Lineage
     """The lineage once ``decision`` is carried out."""
     match decision.action:
         case Action.ABORT:
-            return lineage.put(decision.entry.moved_to(EntryState.REVERTED, now_ms))
+            reverted = lineage.put(decision.entry.moved_to(EntryState.REVERTED, now_ms))
+            return reverted.with_cleaning(decision.entry_id, now_ms)
         case Action.DROP:
             return lineage.without(decision.entry_id)
-        case Action.MARK | Action.SETTLE if decision.entry.state is EntryState.COMPLETED:
+        case Action.MARK | Action.SETTLE:
             return lineage.with_cleaning(decision.entry_id, now_ms)
     return lineage
 

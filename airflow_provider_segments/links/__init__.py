@@ -1,1 +1,0 @@
-"""Extra links of the operators."""
