@@ -23,6 +23,7 @@ from airflow_provider_segments.core.model.variables import (
     ZOOKEEPER_VARIABLES,
 )
 from airflow_provider_segments.exceptions import InvalidConfigError
+from airflow_provider_segments.text import has_userinfo, mask
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -85,6 +86,7 @@ class SegmentsConnection:
             )
         if bool(connection.login) != bool(connection.password):
             raise InvalidConfigError(f"connection {conn_id!r}: ZooKeeper user and password must be given together")
+        _check_addresses(conn_id, connection.host or "", extra)
         return cls(
             conn_id=conn_id,
             zk_hosts=_hosts(conn_id, connection.host, connection.port),
@@ -156,6 +158,17 @@ class SegmentsConnection:
         found = {ZOOKEEPER_VARIABLES[key]: str(value) for key, value in self.tls.items() if key in ZOOKEEPER_VARIABLES}
         verify = "true" if self.tls.get("verify_certs", True) else "false"
         return {"SEGMENTS_ZK_USE_SSL": "true", "SEGMENTS_ZK_VERIFY_CERTS": verify, **found}
+
+
+def _check_addresses(conn_id: str, hosts: str, extra: Mapping[str, Any]) -> None:
+    """Refuse credentials in an address before it is shown or given to a job: addresses are logged."""
+    fields = ("storage_uri", "endpoint_url", "tiered_storage_uri", "tiered_endpoint_url")
+    for name, text in {"host": hosts, **{key: _text(extra, key) for key in fields}}.items():
+        if has_userinfo(text) or mask(text) != text:
+            raise InvalidConfigError(
+                f"connection {conn_id!r}: {name} {mask(text)!r} must not hold credentials; "
+                "they have fields of their own"
+            )
 
 
 def _extra(connection: Connection) -> Mapping[str, Any]:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_segments.core.model.variables import INPUT_OPTIONS_VARIABLE, INPUT_VARIABLE
 from airflow_provider_segments.operators.base import truth
-from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options
+from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options, secret_values
 from airflow_provider_segments.operators.locks import given_locks, renewed
+from airflow_provider_segments.text import for_message
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,7 +38,9 @@ class BuildSegmentsOperator(SegmentsJobOperator):
     :param entry_id: The entry to stage in. (templated)
     :param input: Path, comma-separated paths, table name (``input_format="table"``) or query (``"sql"``). (templated)
     :param input_format: A Spark data source, ``table`` or ``sql``. (templated)
-    :param input_options: Options of the data source, as an object or as JSON text. (templated)
+    :param input_options: Options of the data source, as an object or as JSON text. They reach the job through its
+        environment. Take a password from a connection, ``{{ conn.warehouse.password }}``: what stands in a DAG or in
+        the ``conf`` of its run, Airflow stores. (templated)
     :param schema: Schema of the input as SQL would have it, ``a INT, b STRING``; default: Spark finds out. (templated)
     :param allow_empty: Whether an input without rows is no error. (templated)
     :param reject_folder: Where rows without a usable time go, if the table's config rejects them. (templated)
@@ -101,9 +105,7 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         """The entry and the input."""
         arguments = {
             "--entry-id": self.entry_id,
-            "--input": self.input,
             "--format": self.input_format,
-            "--options": json.dumps(_options(self.input_options)),
             "--stager": self.stager,
             "--schema": self.schema,
             "--reject-folder": self.reject_folder,
@@ -133,7 +135,18 @@ class BuildSegmentsOperator(SegmentsJobOperator):
             seen = check_source(config, source)
         except SourceDataError as error:
             raise AirflowFailException(f"Refused before Spark was started: {error}") from error
-        self.log.info("Looked at %s: %s", self.input, "nothing that can be looked at" if seen is None else seen)
+        self.log.info(
+            "Looked at %s: %s", for_message(self.input), "nothing that can be looked at" if seen is None else seen
+        )
+
+    def job_variables(self) -> dict[str, str]:
+        """The input and its options: a query, an address or an option may hold a password."""
+        options = json.dumps(_options(self.input_options))
+        return {**super().job_variables(), INPUT_VARIABLE: self.input, INPUT_OPTIONS_VARIABLE: options}
+
+    def secrets(self) -> list[str]:
+        """Values among the arguments that must not be shown."""
+        return [*super().secrets(), *secret_values(_options(self.input_options))]
 
     def _stop_job(self, why: Exception) -> None:
         """Called by the thread that renews. A job that is not running yet finds out when it stages."""
@@ -145,5 +158,5 @@ class BuildSegmentsOperator(SegmentsJobOperator):
 def _options(given: Mapping[str, str] | str | None) -> dict[str, str]:
     options = json.loads(given or "{}") if isinstance(given, str) else dict(given or {})
     if not isinstance(options, dict):
-        raise ValueError(f"input_options must be a JSON object, not {given!r}")
+        raise ValueError("input_options must be a JSON object")
     return {str(key): str(value) for key, value in options.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from abc import abstractmethod
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.log import mask_secret
 
+from airflow_provider_segments.core.model.variables import SPARK_CONF_VARIABLE
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.text import is_secret_name, mask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,8 +28,8 @@ if TYPE_CHECKING:
 class SegmentsJobOperator(SparkSubmitOperator):
     """A ``SparkSubmitOperator`` that knows its application, the table and the store; whatever else that takes, such as
     ``conf`` or ``driver_memory``, can be given too. The job finds the Python and the ``spark-submit`` of the
-    environment this package is installed in. Credentials of the ``segments`` connection reach it through its
-    environment only.
+    environment this package is installed in. Credentials of the ``segments`` connection, and entries of ``conf`` whose
+    names tell of a secret, reach it through its environment only: every user of a machine can read its command lines.
 
     :param table: Name of the table. (templated)
     :param segments_conn_id: The ``segments`` connection. (templated)
@@ -40,6 +44,7 @@ class SegmentsJobOperator(SparkSubmitOperator):
         super().__init__(**kwargs)
         self.table = table
         self.segments_conn_id = segments_conn_id
+        self._secret_conf: dict[str, str] = {}
 
     @cached_property
     def segments_hook(self) -> SegmentsHook:
@@ -56,6 +61,20 @@ class SegmentsJobOperator(SparkSubmitOperator):
     def job_arguments(self, context: Context) -> list[str]:
         """The application's arguments besides those that name the table and the store."""
 
+    def job_variables(self) -> dict[str, str]:
+        """What the application reads from its environment besides where the store is."""
+        return {SPARK_CONF_VARIABLE: json.dumps(self._secret_conf)} if self._secret_conf else {}
+
+    def secrets(self) -> list[str]:
+        """Values among the arguments that must not be shown."""
+        return secret_values(self.conf)
+
+    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
+        """Render, and have Airflow mask the secrets before it stores or logs what was rendered."""
+        super().render_template_fields(context, jinja_env)
+        for secret in self.secrets():
+            mask_secret(secret)
+
     def warehouse_of_its_own(self) -> bool:
         """Whether the job gets a warehouse folder away from the worker's present folder."""
         return True
@@ -68,7 +87,7 @@ class SegmentsJobOperator(SparkSubmitOperator):
         if self._hook is None:
             self._prepare(hook, context)
         # Not ``env_vars``: on YARN and Kubernetes the Spark hook would put them, secrets and all, on the command line.
-        with _environment({**spark_environment(), **hook.job_environment()}):
+        with _environment({**spark_environment(), **hook.job_environment(), **self.job_variables()}):
             return super().execute(context)
 
     def on_kill(self) -> None:
@@ -94,6 +113,10 @@ class SegmentsJobOperator(SparkSubmitOperator):
         if self.warehouse_of_its_own():
             warehouse = str(Path(tempfile.gettempdir()) / "segments-spark-warehouse")
             self.conf = {"spark.sql.warehouse.dir": warehouse, **(self.conf or {})}
+        self._secret_conf = {key: str(value) for key, value in (self.conf or {}).items() if _is_secret(key, value)}
+        self.conf = {key: value for key, value in (self.conf or {}).items() if key not in self._secret_conf}
+        for secret in self._secret_conf.values():
+            mask_secret(secret)
         if self._spark_binary is None:
             self._spark_binary = str(spark_submit_path())
 
@@ -107,6 +130,15 @@ class SegmentsJobOperator(SparkSubmitOperator):
             return list(psutil.Process(submitted.pid).children(recursive=True))
         except psutil.NoSuchProcess:
             return []
+
+
+def secret_values(options: Mapping[str, Any] | None) -> list[str]:
+    """Values of ``options`` that are secrets, as their names or their own form tell."""
+    return [str(value) for key, value in (options or {}).items() if value and _is_secret(key, value)]
+
+
+def _is_secret(key: object, value: object) -> bool:
+    return is_secret_name(str(key)) or mask(str(value)) != str(value)
 
 
 def as_options(arguments: Mapping[str, str | None]) -> list[str]:

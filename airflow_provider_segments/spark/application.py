@@ -3,33 +3,57 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from pyspark.sql import SparkSession
 
 from airflow_provider_segments.core.environment import connect
-from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
+from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER, SPARK_CONF_VARIABLE
 from airflow_provider_segments.core.table import Table
-from airflow_provider_segments.exceptions import SegmentsError
+from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError
+from airflow_provider_segments.text import for_message
 
 CREDENTIALS = (
     "Credentials are read from environment variables only: SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY, "
     "SEGMENTS_S3_SESSION_TOKEN, SEGMENTS_S3_ENDPOINT_URL, SEGMENTS_S3_REGION, SEGMENTS_ZK_USERNAME, "
-    "SEGMENTS_ZK_PASSWORD and, for TLS, SEGMENTS_ZK_USE_SSL with its files."
+    "SEGMENTS_ZK_PASSWORD and, for TLS, SEGMENTS_ZK_USE_SSL with its files. Spark settings that hold secrets are read "
+    "from SEGMENTS_SPARK_CONF, a JSON object: every user of a machine can read its command lines."
 )
 _LOG = logging.getLogger("airflow_provider_segments.spark")
 
 
-def parser(prog: str, description: str) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in printable text of at most a screen."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(for_message(message))
+
+
+def parser(prog: str, description: str) -> Parser:
     """A parser that knows how to name a table of a cluster."""
-    made = argparse.ArgumentParser(prog=prog, description=description, epilog=CREDENTIALS)
+    made = Parser(prog=prog, description=description, epilog=CREDENTIALS)
     made.add_argument("--zk-hosts", "--zookeeper", required=True, help="host:port,host:port/chroot")
     made.add_argument("--cluster", default=DEFAULT_CLUSTER)
     made.add_argument("--storage-uri", required=True, help="file:///folder or s3://bucket/prefix")
     made.add_argument("--table", required=True)
     return made
+
+
+def json_variable(name: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The JSON object in an environment variable; empty when it is not set. Raises :class:`InvalidConfigError`, which
+    does not show what it holds."""
+    try:
+        found = json.loads(environ.get(name) or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidConfigError(f"environment variable {name} must hold a JSON object")
+    return {str(key): str(value) for key, value in found.items()}
 
 
 def run(name: str, arguments: argparse.Namespace, work: Callable[[SparkSession, Table], int]) -> int:
@@ -40,7 +64,12 @@ def run(name: str, arguments: argparse.Namespace, work: Callable[[SparkSession, 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    spark = SparkSession.builder.appName(f"{name} {arguments.table}").getOrCreate()
+    try:
+        builder = SparkSession.builder.appName(f"{name} {arguments.table}")
+        spark = builder.config(map=dict(json_variable(SPARK_CONF_VARIABLE))).getOrCreate()
+    except SegmentsError as error:
+        _LOG.error("%s: %s", type(error).__name__, error)
+        return 1
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     try:
         with connect(arguments.zk_hosts, arguments.storage_uri, arguments.cluster) as store:

@@ -15,8 +15,8 @@ passes see the same rows.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ from pyspark.sql.types import AtomicType, LongType, StructType
 from airflow_provider_segments.core.compaction.settings import CompactionSettings
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.segment import StagedSegment
+from airflow_provider_segments.core.model.variables import INPUT_OPTIONS_VARIABLE, INPUT_VARIABLE
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import Table
@@ -41,10 +42,12 @@ from airflow_provider_segments.spark import application, planning
 from airflow_provider_segments.spark.sources import check_columns, is_cheap
 from airflow_provider_segments.spark.times import chunk_start, quoted, time_ms
 from airflow_provider_segments.spark.writing import WriteJob, decode, task
+from airflow_provider_segments.text import is_secret_name, mask
 
 _LOG = logging.getLogger(__name__)
 _TIME, _PARTITION = "__segments_time_ms", "__segments_partition"
 _PROGRESS_SECONDS = 5.0
+_SEEN = "every user of this machine can read on a command line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +273,7 @@ def _explained(config: TableConfig, entry_id: str) -> Iterator[None]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The application for ``spark-submit``. Returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = parse_arguments(argv)
 
     def work(spark: SparkSession, table: Table) -> int:
         build_segments(
@@ -317,23 +320,42 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--entry-id", required=True, help="the lineage entry to stage in")
     parser.add_argument("--stager", default="build", help="name of this build where an entry has several")
-    parser.add_argument("--input", required=True, help="comma-separated paths, a table name, or a query")
+    parser.add_argument("--input", help="comma-separated paths, a table name, or a query (or SEGMENTS_INPUT)")
     parser.add_argument(
         "--format", default="parquet", help="csv, json, parquet, orc, table, sql or another Spark source"
     )
-    parser.add_argument("--options", type=_json_options, default={}, help="options of the source, as a JSON object")
-    parser.add_argument("--option", action=_Option, dest="options", metavar="KEY=VALUE", help="one more of them")
+    parser.add_argument(
+        "--option",
+        action=_Option,
+        dest="options",
+        default={},
+        metavar="KEY=VALUE",
+        help="an option of the source; those that hold secrets belong into SEGMENTS_INPUT_OPTIONS, a JSON object",
+    )
     parser.add_argument("--schema", help="schema of the source as SQL would have it: a INT, b STRING")
     parser.add_argument("--allow-empty", action="store_true", help="an input without rows is no error")
     parser.add_argument("--reject-folder", help="where rows without a usable time go, if the table config rejects them")
     return parser
 
 
-def _json_options(text: str) -> dict[str, str]:
-    options = json.loads(text)
-    if not isinstance(options, dict):
-        raise argparse.ArgumentTypeError(f"not a JSON object: {text}")
-    return {str(key): str(value) for key, value in options.items()}
+def parse_arguments(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> argparse.Namespace:
+    """The arguments, with the input and its options out of the environment where they are there. Exits with code 2 for
+    a secret among the arguments: it has been seen already, and the next one must not be."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.input is not None and mask(arguments.input) != arguments.input:
+        parser.error(f"--input holds a secret, which {_SEEN}; put it into {INPUT_VARIABLE}")
+    for key, value in arguments.options.items():
+        if is_secret_name(key) or mask(value) != value:
+            parser.error(f"--option {key} holds a secret, which {_SEEN}; put it into {INPUT_OPTIONS_VARIABLE}")
+    arguments.input = environ.get(INPUT_VARIABLE) or arguments.input
+    if not arguments.input:
+        parser.error(f"no input: give --input, or set {INPUT_VARIABLE}")
+    try:
+        arguments.options = {**arguments.options, **application.json_variable(INPUT_OPTIONS_VARIABLE, environ)}
+    except InvalidConfigError as error:
+        parser.error(str(error))
+    return arguments
 
 
 class _Option(argparse.Action):
@@ -342,5 +364,5 @@ class _Option(argparse.Action):
     ) -> None:
         key, equals, text = str(value).partition("=")
         if not equals or not key:
-            parser.error(f"{flag} {value!r} is not KEY=VALUE")
+            parser.error(f"{flag} {key[:40]!r} is not KEY=VALUE")
         namespace.options = {**namespace.options, key: text}

@@ -79,23 +79,28 @@ def test_job_finds_this_environment_when_the_path_does_not(
     class Recorded(subprocess.Popen[str]):
         def __init__(self, command: list[str], **options: Any) -> None:
             ran.update(command=command, path=os.environ["PATH"], python=os.environ["PYSPARK_PYTHON"])
+            ran.update(input=os.environ["SEGMENTS_INPUT"], options=os.environ["SEGMENTS_INPUT_OPTIONS"])
+            ran.update(conf=os.environ["SEGMENTS_SPARK_CONF"])
             super().__init__([sys.executable, "-c", "print('submitted')"], **options)
 
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.subprocess.Popen", Recorded)
-    operator = build(table_name, "x", conf={"spark.ui.enabled": "false"}, input_options='{"header": "true"}')
+    conf = {"spark.ui.enabled": "false", "spark.hadoop.fs.s3a.secret.key": "geheim"}
+    operator = build(table_name, "x", conf=conf, input_options='{"header": "true"}')
     operator.execute(context())
     assert ran["command"][0] == str(Path(sys.executable).with_name("spark-submit"))
     assert ran["path"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
     assert ran["python"] == sys.executable
+    assert (ran["input"], ran["options"]) == ("/absent", '{"header": "true"}')
+    assert ran["conf"] == '{"spark.hadoop.fs.s3a.secret.key": "geheim"}'
     assert os.environ["PATH"] == "/usr/bin:/bin", "the task's own environment is as it was"
     line = " ".join(ran["command"])
     for part in (
         "--conf spark.ui.enabled=false",
         "spark.sql.warehouse.dir=",
-        '--options {"header": "true"}',
         "--entry-id x",
     ):
         assert part in line
+    assert not any(word in line for word in ("header", "geheim", "/absent"))
     operator.execute(context())
     assert " ".join(ran["command"]) == line, "the same task object submits the same again"
     assert operator.application_args is not None

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +16,9 @@ from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.task_groups.replace import replace_segments
 from tests.airflow.helpers import HOME, RunDag, states
+from tests.support.processes import command_lines
 
 CONFIG = {"ingestionConfig": {"batchIngestionConfig": {"segmentIngestionType": "REFRESH"}}}
-
-
-@contextmanager
-def command_lines() -> Iterator[set[str]]:
-    """Command lines of all processes that run meanwhile."""
-    seen: set[str] = set()
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.05):
-            for process in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    seen.add(process.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-                except OSError:
-                    continue
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        done.set()
-        thread.join()
 
 
 def database_text() -> str:
@@ -68,7 +43,11 @@ def test_push_on_s3_keeps_its_secrets(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    secrets = {"S3": s3.secret_key, "ZooKeeper": "zp-" + os.urandom(8).hex()}
+    kinds = ("ZooKeeper", "source", "Spark")
+    secrets = {"S3": s3.secret_key, **{kind: f"{kind[0]}p-{os.urandom(8).hex()}" for kind in kinds}}
+    for kind in ("source", "Spark"):
+        login = {"conn_type": "generic", "password": secrets[kind]}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{kind.upper()}_LOGIN", json.dumps(login))
     described: dict[str, Any] = {
         "conn_type": "segments",
         "host": zk_hosts,
@@ -91,6 +70,8 @@ def test_push_on_s3_keeps_its_secrets(
             table=table_name,
             config=CONFIG,
             input=str(source),
+            input_options='{"password": "{{ conn.source_login.password }}", "mergeSchema": "false"}',
+            build={"conf": {"spark.hadoop.fs.s3a.secret.key": "{{ conn.spark_login.password }}"}},
             validate={"min_rows": 100, "predicates": ["a >= 0"]},
         )
     with command_lines() as commands:

@@ -15,6 +15,9 @@ SEGMENTS_ZK_USERNAME           ZooKeeper digest user
 SEGMENTS_ZK_PASSWORD           ZooKeeper digest password
 SEGMENTS_ZK_USE_SSL            ``true`` for TLS; then also ``SEGMENTS_ZK_VERIFY_CERTS`` and the PEM files
                                ``SEGMENTS_ZK_CA``, ``_CERTFILE``, ``_KEYFILE``, ``_KEYFILE_PASSWORD``
+SEGMENTS_INPUT                 what a build job reads: paths, a table's name or a query
+SEGMENTS_INPUT_OPTIONS         options of that source, as a JSON object
+SEGMENTS_SPARK_CONF            Spark settings that hold secrets, as a JSON object
 ============================== =====================================================================
 """
 
@@ -30,6 +33,9 @@ STORAGE_VARIABLES = {
     "endpoint_url": "SEGMENTS_S3_ENDPOINT_URL",
     "region": "SEGMENTS_S3_REGION",
 }
+INPUT_VARIABLE = "SEGMENTS_INPUT"
+INPUT_OPTIONS_VARIABLE = "SEGMENTS_INPUT_OPTIONS"
+SPARK_CONF_VARIABLE = "SEGMENTS_SPARK_CONF"
 TIERED_URI_VARIABLE = "SEGMENTS_TIERED_URI"
 TIERED_VARIABLES = {
     option: name.replace("SEGMENTS_S3_", "SEGMENTS_TIERED_S3_") for option, name in STORAGE_VARIABLES.items()
