@@ -70,6 +70,7 @@ def _connection_type() -> dict[str, Any]:
         },
         "conn-fields": {
             "storage_uri": _text("Storage URI", "Where segments are kept: s3://bucket/prefix or file:///folder"),
+            "file_mode": _text("File mode", "Permissions of objects in a file system, in octal digits. Default: 640"),
             "cluster": _text("Cluster", "The root znode of the metadata. Default: segments"),
             "endpoint_url": _text("S3 endpoint URL", "For S3 servers other than AWS"),
             "region": _text("S3 region"),

@@ -56,7 +56,7 @@ def is_secret_name(name: str) -> bool:
 
 def has_userinfo(text: str) -> bool:
     """Return True if an address in ``text`` holds a user or a password, as ``scheme://user:password@host`` does."""
-    return _USERINFO.search(text) is not None or _LOGIN.search(text) is not None
+    return _USERINFO.search(text) is not None
 
 
 def mask(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_provider_segments.core.model.variables import (
     DEFAULT_CLUSTER,
+    FILE_MODE_VARIABLE,
     STORAGE_VARIABLES,
     TIERED_URI_VARIABLE,
     TIERED_VARIABLES,
@@ -43,7 +44,7 @@ def tiered_options(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def tiered_store(environ: Mapping[str, str] = os.environ) -> ObjectStore | None:
     """The tiered store of the environment, ``None`` without one. Raises :class:`InvalidConfigError`."""
     uri = environ.get(TIERED_URI_VARIABLE)
-    return open_store(uri, **tiered_options(environ)) if uri else None
+    return open_store(uri, file_mode=environ.get(FILE_MODE_VARIABLE), **tiered_options(environ)) if uri else None
 
 
 def zookeeper_settings(hosts: str, environ: Mapping[str, str] = os.environ) -> ZooKeeperSettings:
@@ -61,6 +62,7 @@ def worker_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
         *STORAGE_VARIABLES.values(),
         *TIERED_VARIABLES.values(),
         TIERED_URI_VARIABLE,
+        FILE_MODE_VARIABLE,
         *ZOOKEEPER_VARIABLES.values(),
         *ZOOKEEPER_FLAGS.values(),
     }
@@ -69,7 +71,7 @@ def worker_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
 
 def connect(zk_hosts: str, storage_uri: str, cluster: str = DEFAULT_CLUSTER) -> SegmentStore:
     """The cluster, with the credentials and the tiered store of the environment."""
-    storage = open_store(storage_uri, **storage_options())
+    storage = open_store(storage_uri, file_mode=os.environ.get(FILE_MODE_VARIABLE), **storage_options())
     return SegmentStore.connect(
         cluster=cluster, zookeeper=zookeeper_settings(zk_hosts), storage=storage, tiered=tiered_store()
     )

@@ -17,6 +17,7 @@ from airflow_provider_segments.core.model.names import is_number
 from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.core.model.variables import (
     DEFAULT_CLUSTER,
+    FILE_MODE_VARIABLE,
     STORAGE_VARIABLES,
     TIERED_URI_VARIABLE,
     TIERED_VARIABLES,
@@ -58,6 +59,7 @@ class SegmentsConnection:
     standard chain. ``tiered_uri`` is where old segments are offloaded to, if anywhere; ``tiered_options`` opens it, and
     when the connection has none of these, ``storage_options`` does. ``deletion`` is how the second phase of deletion
     behaves. ``deployment`` names the Airflow among those that work on the cluster; it is part of every identity.
+    behaves. ``file_mode`` is the permissions of objects in a file system, in octal digits.
     """
 
     conn_id: str
@@ -72,6 +74,7 @@ class SegmentsConnection:
     tiered_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     deletion: DeletionSettings = field(default_factory=DeletionSettings)
     deployment: str = "airflow"
+    file_mode: str = ""
 
     @classmethod
     def parse(cls, connection: Connection) -> SegmentsConnection:
@@ -100,6 +103,7 @@ class SegmentsConnection:
             tiered_options=_storage_options(conn_id, extra, "tiered_"),
             deletion=_deletion(conn_id, extra),
             deployment=_deployment(conn_id, extra),
+            file_mode=_text(extra, "file_mode"),
         )
 
     @property
@@ -117,11 +121,13 @@ class SegmentsConnection:
 
         tiered = None
         if self.tiered_uri:
-            tiered = open_store(self.tiered_uri, **(self.tiered_options or self.storage_options))
+            tiered = open_store(
+                self.tiered_uri, file_mode=self.file_mode, **(self.tiered_options or self.storage_options)
+            )
         return SegmentStore.connect(
             cluster=self.cluster,
             zookeeper=self.zookeeper,
-            storage=open_store(self.storage_uri, **self.storage_options),
+            storage=open_store(self.storage_uri, file_mode=self.file_mode, **self.storage_options),
             tiered=tiered,
             deletion=self.deletion,
         )
@@ -145,6 +151,8 @@ class SegmentsConnection:
     def environment(self) -> dict[str, str]:
         """Environment variables from which a job of ours reads its credentials; secrets travel in no other way."""
         options = {STORAGE_VARIABLES[key]: value for key, value in self.storage_options.items()}
+        if self.file_mode:
+            options[FILE_MODE_VARIABLE] = self.file_mode
         if self.tiered_uri:
             options[TIERED_URI_VARIABLE] = self.tiered_uri
             options |= {TIERED_VARIABLES[key]: value for key, value in self.tiered_options.items()}
@@ -164,7 +172,7 @@ def _check_addresses(conn_id: str, hosts: str, extra: Mapping[str, Any]) -> None
     """Refuse credentials in an address before it is shown or given to a job: addresses are logged."""
     fields = ("storage_uri", "endpoint_url", "tiered_storage_uri", "tiered_endpoint_url")
     for name, text in {"host": hosts, **{key: _text(extra, key) for key in fields}}.items():
-        if has_userinfo(text) or mask(text) != text:
+        if has_userinfo(text) or ("?" in text and mask(text) != text) or (name == "host" and "@" in text):
             raise InvalidConfigError(
                 f"connection {conn_id!r}: {name} {mask(text)!r} must not hold credentials; "
                 "they have fields of their own"

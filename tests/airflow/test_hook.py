@@ -73,6 +73,7 @@ def test_extra_that_is_no_object_is_refused() -> None:
 FULL = {
     "storage_uri": "s3://bucket/prefix",
     "cluster": "other",
+    "file_mode": "600",
     "endpoint_url": "http://s3.test",
     "region": "eu-west-1",
     "s3_access_key": "AK-3fb2",
@@ -117,7 +118,8 @@ def test_every_field_of_the_form_is_read() -> None:
         "secret_key": "SK-9d41",
         "session_token": "ST-77c0",
     }
-    assert full.cluster == "other"
+    assert (full.cluster, full.file_mode) == ("other", "600")
+    assert full.environment()["SEGMENTS_FILE_MODE"] == "600"
     assert full.tiered_uri == "s3://cold/prefix"
     assert full.tiered_options == {
         "endpoint_url": "http://cold.test",
@@ -157,7 +159,7 @@ def test_tiered_store_without_options_of_its_own_is_opened_with_those_of_primary
     """Take either the options of its own or those of primary storage, never some of each."""
     opened: dict[str, dict[str, str]] = {}
     monkeypatch.setattr(
-        "airflow_provider_segments.core.storage.open_store", lambda uri, **how: opened.update({uri: how})
+        "airflow_provider_segments.core.storage.open_store", lambda uri, file_mode, **how: opened.update({uri: how})
     )
     monkeypatch.setattr("airflow_provider_segments.core.table.SegmentStore.connect", lambda **_: None)
     extra = {"storage_uri": "s3://warm", "endpoint_url": "http://s3.test", "tiered_storage_uri": "s3://cold"}

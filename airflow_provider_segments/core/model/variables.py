@@ -8,6 +8,7 @@ SEGMENTS_S3_SECRET_KEY         S3 secret key
 SEGMENTS_S3_SESSION_TOKEN      S3 session token
 SEGMENTS_S3_ENDPOINT_URL       URL of an S3 server other than AWS
 SEGMENTS_S3_REGION             S3 region
+SEGMENTS_FILE_MODE             permissions of objects in a file system, in octal digits; 640 by default
 SEGMENTS_TIERED_URI            where old segments are offloaded to, as ``s3://bucket/prefix``; without it, nowhere
 SEGMENTS_TIERED_S3_...         as ``SEGMENTS_S3_...``, for that store; when none of them is set, it is opened with those
                                of the primary one, and else with these only
@@ -33,6 +34,7 @@ STORAGE_VARIABLES = {
     "endpoint_url": "SEGMENTS_S3_ENDPOINT_URL",
     "region": "SEGMENTS_S3_REGION",
 }
+FILE_MODE_VARIABLE = "SEGMENTS_FILE_MODE"
 INPUT_VARIABLE = "SEGMENTS_INPUT"
 INPUT_OPTIONS_VARIABLE = "SEGMENTS_INPUT_OPTIONS"
 SPARK_CONF_VARIABLE = "SEGMENTS_SPARK_CONF"

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+FILE_MODE = 0o640
+"""Who may read and write an object unless the store says otherwise: its owner both, its group read, nobody else."""
 TEMP = ".tmp-"
 """How the name of a temporary file begins. No part of a key begins with a dot, so no object has such a name."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -24,14 +26,15 @@ _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EML
 
 
 @contextmanager
-def open_folder(root: Path, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
-    """A descriptor of the folder ``parts`` below ``root``. A symbolic link among ``parts`` is ``ELOOP``."""
-    if create:
-        _make_root(root)
+def open_folder(root: Path, parts: Sequence[str], *, create: int | None = None) -> Iterator[int]:
+    """A descriptor of the folder ``parts`` below ``root``. A symbolic link among ``parts`` is ``ELOOP``. ``create`` is
+    the mode of the files for which folders are made where they are missing."""
+    if create is not None:
+        _make_root(root, folder_mode(create))
     at = os.open(root, FOLDER)
     try:
         for part in parts:
-            below = _make_and_step(at, part) if create else _step(at, part)
+            below = _step(at, part) if create is None else _make_and_step(at, part, folder_mode(create))
             os.close(at)
             at = below
         yield at
@@ -58,9 +61,16 @@ def open_regular(at: int, name: str) -> int:
     raise FileNotFoundError(errno.ENOENT, "Not a file", name)
 
 
-def create_file(at: int, name: str) -> int:
-    """A descriptor for writing the new file ``name``."""
-    return os.open(name, _NEW, 0o666, dir_fd=at)
+def folder_mode(file_mode: int) -> int:
+    """The mode of a folder of such files: whoever may read them may enter it, and its owner may do everything."""
+    return file_mode | 0o700 | (file_mode & 0o444) >> 2
+
+
+def create_file(at: int, name: str, mode: int = FILE_MODE) -> int:
+    """A descriptor for writing the new file ``name``. The mode is just that, whatever the process's umask says."""
+    handle = os.open(name, _NEW, mode, dir_fd=at)
+    os.fchmod(handle, mode)
+    return handle
 
 
 def link_file(source: Path, at: int, name: str) -> int | None:
@@ -123,11 +133,13 @@ def deepest_first(root: Path, top: Sequence[str]) -> list[tuple[str, ...]]:
     return found[::-1]
 
 
-def _make_root(root: Path) -> None:
+def _make_root(root: Path, mode: int) -> None:
     """Like ``mkdir -p``, and each new name lasts."""
     missing = [folder for folder in (root, *root.parents) if not folder.is_dir()]
     for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode)
+            folder.chmod(mode)
         above = os.open(folder.parent, FOLDER)
         try:
             os.fsync(above)
@@ -135,12 +147,13 @@ def _make_root(root: Path) -> None:
             os.close(above)
 
 
-def _make_and_step(at: int, part: str) -> int:
+def _make_and_step(at: int, part: str, mode: int) -> int:
     try:
         return _step(at, part)
     except FileNotFoundError:
         with suppress(FileExistsError):
-            os.mkdir(part, dir_fd=at)
+            os.mkdir(part, mode, dir_fd=at)
+            os.chmod(part, mode, dir_fd=at)  # mkdir leaves out what the umask does
         # Whoever made it: its name must last before anything in it may be called stored.
         os.fsync(at)
         return _step(at, part)

@@ -49,12 +49,22 @@ _TRIES = 10
 class LocalStore:
     """Objects below ``root``, which is made when it is first written to.
 
+    ``mode`` is the permission bits of each object, whatever the umask says; folders that are made get those and the
+    right to enter for whoever may read. By default only the owner's group may read, and nobody else.
     ``attributes=False`` keeps owner metadata in files even where the file system has extended attributes.
     ``new_id`` names temporary files; no two calls of it, in any process, may return the same.
     """
 
-    def __init__(self, root: str | Path, *, attributes: bool = True, new_id: Callable[[], str] = random_id) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        mode: int = folders.FILE_MODE,
+        attributes: bool = True,
+        new_id: Callable[[], str] = random_id,
+    ) -> None:
         self.root = Path(root).absolute()
+        self.mode = mode
         self._attributes = attributes
         self._new_id = new_id
 
@@ -77,7 +87,7 @@ class LocalStore:
         with path.open("rb", buffering=0) as source, self._errors(key):
             for _ in range(_TRIES):
                 # Not found: somebody else has removed the folder, or the temporary file, since we made it.
-                with suppress(FileNotFoundError), folders.open_folder(self.root, folder, create=True) as at:
+                with suppress(FileNotFoundError), folders.open_folder(self.root, folder, create=self.mode) as at:
                     given = path if consume else None
                     size = self._put(source.fileno(), given, at, name, text)
                     return ObjectInfo(key, size, dict(owner))
@@ -169,14 +179,16 @@ class LocalStore:
             raise FileExistsError(errno.EEXIST, "An object exists there, and objects are written once")
         temp = folders.TEMP + self._new_id()
         taken = folders.link_file(given, at, temp) if given is not None else None
-        target = folders.create_file(at, temp) if taken is None else taken
+        target = folders.create_file(at, temp, self.mode) if taken is None else taken
         try:
             size = folders.copy(source, target) if taken is None else os.fstat(taken).st_size
+            if taken is not None:
+                os.fchmod(taken, self.mode)
             attached = self._attributes and attribute.attach(target, text)
             os.fsync(target)
             state = os.fstat(target)
             if not attached:
-                sidecar.write(at, name, state, text, temp)
+                sidecar.write(at, name, state, text, temp, self.mode)
             _publish(at, temp, name, state)
         finally:
             os.close(target)

@@ -17,13 +17,16 @@ FOLDER = ".owner"
 _LARGEST = 1 << 16
 
 
-def write(at: int, name: str, published_as: os.stat_result, text: str, temp: str) -> None:
-    """Describe the object that will be published as ``name``; lasting before this returns."""
+def write(
+    at: int, name: str, published_as: os.stat_result, text: str, temp: str, mode: int = folders.FILE_MODE
+) -> None:
+    """Describe the object that will be published as ``name``; lasting before this returns. ``mode`` is the object's."""
     with suppress(FileExistsError):
-        os.mkdir(FOLDER, dir_fd=at)
+        os.mkdir(FOLDER, folders.folder_mode(mode), dir_fd=at)
+        os.chmod(FOLDER, folders.folder_mode(mode), dir_fd=at)
     os.fsync(at)
     with _opened(at) as sidecars:
-        new = folders.create_file(sidecars, temp)
+        new = folders.create_file(sidecars, temp, mode)
         try:
             folders.write_all(new, text.encode())
             os.fsync(new)

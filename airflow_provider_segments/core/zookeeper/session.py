@@ -48,7 +48,7 @@ from airflow_provider_segments.exceptions import (
     RecordTooLargeError,
     SegmentsError,
 )
-from airflow_provider_segments.text import has_userinfo, mask
+from airflow_provider_segments.text import mask
 
 MAX_REQUEST = 1_040_000
 """Bytes one request may have. The server's default limit is 1,048,575, and going over it cuts the connection."""
@@ -112,7 +112,7 @@ class ZooKeeperSettings:
 
 def _check_hosts(hosts: str) -> None:
     """Refuse what kazoo would only trip over in a thread of its own, or what would show a password to everyone."""
-    if has_userinfo(hosts) or "@" in hosts.partition("/")[0]:
+    if "@" in hosts:
         raise InvalidConfigError(
             f"ZooKeeper hosts {mask(hosts)!r} must not hold credentials; give username and password apart from them"
         )
