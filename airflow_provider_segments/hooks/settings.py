@@ -59,7 +59,7 @@ class SegmentsConnection:
     standard chain. ``tiered_uri`` is where old segments are offloaded to, if anywhere; ``tiered_options`` opens it, and
     when the connection has none of these, ``storage_options`` does. ``deletion`` is how the second phase of deletion
     behaves. ``deployment`` names the Airflow among those that work on the cluster; it is part of every identity.
-    behaves. ``file_mode`` is the permissions of objects in a file system, in octal digits.
+    ``file_mode`` is the permissions of objects in a file system, in octal digits.
     """
 
     conn_id: str

@@ -73,6 +73,7 @@ def test_extra_that_is_no_object_is_refused() -> None:
 FULL = {
     "storage_uri": "s3://bucket/prefix",
     "cluster": "other",
+    "deployment": "eu",
     "file_mode": "600",
     "endpoint_url": "http://s3.test",
     "region": "eu-west-1",
