@@ -12,7 +12,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 PACKAGE = ROOT / "airflow_provider_segments"
-REFUSALS = ("RefusedError", "LockLostError", "LockDeniedError", "LockRevokedError", "_refused", "_start", "_revert")
+REFUSALS = (
+    "RefusedError",
+    "refusal",
+    "LockLostError",
+    "LockDeniedError",
+    "LockRevokedError",
+    "_refused",
+    "_start",
+    "_revert",
+)
 """How the names of what makes an error with a rule end."""
 
 
@@ -97,7 +106,12 @@ def text_constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 def test_every_rule_that_refuses_is_documented() -> None:
     """Those of upsert tables once docs/upsert.md is there: until then nothing tells people to make one."""
-    documented = {name for page in PAGES for name in named_in(page, r"[a-z]+(-[a-z]+)*")}
+    documented = {
+        name
+        for page in PAGES
+        if page.stem not in ("CHANGELOG", "architecture")
+        for name in named_in(page, r"[a-z]+(-[a-z]+)*")
+    }
     rules = dict(rules_in_code())
     if not (ROOT / "docs" / "upsert.md").exists():
         rules = {rule: module for rule, module in rules.items() if "upsert" not in rule + module}

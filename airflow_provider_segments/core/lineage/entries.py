@@ -84,7 +84,7 @@ class LineageEntry:
 
     @property
     def is_live(self) -> bool:
-        """Whether the entry is in progress or completed: whether it takes part in the rules of ``start``."""
+        """True if the entry is IN_PROGRESS or COMPLETED: the rules of ``start`` look at live entries."""
         return self.state is not EntryState.REVERTED
 
     def moved_to(self, state: EntryState, now_ms: int, segments_to: Iterable[str] | None = None) -> LineageEntry:

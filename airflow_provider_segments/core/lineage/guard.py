@@ -23,7 +23,7 @@ from airflow_provider_segments.core.model.records import Record, RecordDecoder
 from airflow_provider_segments.core.zookeeper import Node
 
 OWN_IDENTITY = "airflow_provider_segments:"
-"""How the identities of this package's own work begin; nobody else's may."""
+"""Prefix of the identities of this package's own work. Callers must not use it."""
 
 CLEANUP = OWN_IDENTITY + "cleanup"
 """Who has reverted an entry that clean-up aborted."""
@@ -38,7 +38,7 @@ class GuardState(enum.Enum):
 
 
 class Stage(Record, frozen=True):
-    """What one stager has done. ``attempt`` fences: only the newest attempt's segments count.
+    """The progress of one stager. ``attempt`` fences: only segments of the newest attempt become visible.
 
     ``begun`` says that segments may have been registered, ``done`` that all of them were; ``segments``, ``rows`` and
     ``bytes`` are totals of a finished stage.

@@ -74,7 +74,7 @@ class LineageRecords:
         ]
 
     def guard_path(self, entry_id: str) -> str:
-        """Where an entry's guard is."""
+        """Return the path of an entry's guard."""
         return self._paths.guard(self.table, entry_id)
 
     def make_guard(self, entry_id: str, made: Guard) -> Op:

@@ -174,7 +174,7 @@ class LockBox:
         self._change("revoke locks", ask)
 
     def fence(self, lock_ids: Sequence[str], *, group: str, task: str) -> list[Check]:
-        """What a transaction must hold so that it fails unless ``task`` still holds every one of these locks.
+        """Return the checks that make a transaction fail unless ``task`` still holds every one of these locks.
 
         Call it in each attempt of the transaction: a refused check then becomes, on the next attempt, the error that
         says what became of the lock. Raises :class:`LockRevokedError` (with who revoked it) and
@@ -259,7 +259,7 @@ class LockBox:
         self._session.commit([put, *self._fence_changes(box, after)])
 
     def _fence_changes(self, box: Box, after: Box) -> list[Op]:
-        """What keeps the fences those of the active locks: whatever ended a lock, its fence goes with it."""
+        """Return the operations that keep one fence for each active lock. Whatever ended a lock, its fence goes here."""
         before = {lock.lock_id: lock.fence for lock in box.locks if lock.active}
         then = {lock.lock_id: lock.fence for lock in after.locks if lock.active}
         gone: list[Op] = [Delete(self.fence_path(one), before[one]) for one in before if one not in then]

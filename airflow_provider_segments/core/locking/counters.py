@@ -28,7 +28,7 @@ class Counter(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unk
     folded: bool = False
 
     def counts(self, chunk: Interval) -> bool:
-        """Whether ids in ``chunk`` start at ``next`` or later."""
+        """Return True if new ids in ``chunk`` must be ``next`` or greater."""
         if not self.folded:
             return (self.start_ms, self.end_ms) == (chunk.start_ms, chunk.end_ms)
         return self.start_ms <= chunk.start_ms and chunk.end_ms <= self.end_ms
@@ -38,12 +38,12 @@ Counters = tuple[Counter, ...]
 
 
 def next_id(counters: Counters, chunk: Interval) -> int:
-    """The first id that was never given out in ``chunk``."""
+    """Return the first id that was never given out in ``chunk``."""
     return max((counter.next for counter in counters if counter.counts(chunk)), default=0)
 
 
 def advance(counters: Counters, chunk: Interval, following: int) -> Counters:
-    """The counters once the next id in ``chunk`` is at least ``following``."""
+    """Return the counters after the next id in ``chunk`` was raised to at least ``following``."""
     if following <= next_id(counters, chunk):
         return counters
     others = tuple(counter for counter in counters if counter.folded or not counter.counts(chunk))
@@ -51,7 +51,7 @@ def advance(counters: Counters, chunk: Interval, following: int) -> Counters:
 
 
 def fold(counters: Counters, limit: int = MAX_COUNTERS, kept: int = _KEPT) -> Counters:
-    """The counters, at most ``limit`` of them: the oldest time is folded first, into units as narrow as will do."""
+    """Return at most ``limit`` counters: fold the oldest time first, into units as narrow as possible."""
     if len(counters) <= limit:
         return counters
     for level in (Granularity.MONTH, Granularity.YEAR, Granularity.ALL):
@@ -82,5 +82,5 @@ def _fold_level(counters: Counters, level: Granularity, kept: int) -> Counters:
 
 
 def _merge(parent: Interval, members: Sequence[Counter]) -> Counter:
-    """One counter for all of ``members``: the greatest next id promises at least as much as each of them."""
+    """Return one counter for all of ``members``, with the greatest of their next ids: so no id is given twice."""
     return Counter(parent.start_ms, parent.end_ms, max(counter.next for counter in members), True)

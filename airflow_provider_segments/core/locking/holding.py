@@ -1,4 +1,4 @@
-"""Whether a task still holds what it relies on: what is asked before every publication."""
+"""Check that a task still holds the locks it relies on, before every publication; extend their leases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def renew(
 
 
 def require_held(box: Box, lock_ids: Sequence[str], group: str, task: str, turn: Turn) -> tuple[Lock, ...]:
-    """The locks of those ids, every one held by the task and not revoked.
+    """Return the locks of those ids, if the task holds every one of them and none is revoked.
 
     Raises :class:`LockRevokedError` and :class:`LockLostError` (``lock-lost``, ``no-lock``).
     """

@@ -9,26 +9,26 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def ranges_of(ids: Iterable[int]) -> Ranges:
-    """``ids`` as ranges."""
-    found: list[tuple[int, int]] = []
-    for one in sorted(set(ids)):
-        if found and found[-1][1] == one:
-            found[-1] = (found[-1][0], one + 1)
+    """Return ``ids`` as ranges."""
+    ranges: list[tuple[int, int]] = []
+    for id_ in sorted(set(ids)):
+        if ranges and ranges[-1][1] == id_:
+            ranges[-1] = (ranges[-1][0], id_ + 1)
         else:
-            found.append((one, one + 1))
-    return tuple(found)
+            ranges.append((id_, id_ + 1))
+    return tuple(ranges)
 
 
 def ranges_overlap(left: Ranges, right: Ranges) -> bool:
-    """Whether the two share an id."""
+    """Return True if the two share an id."""
     return any(a < d and c < b for a, b in left for c, d in right)
 
 
 def ranges_contain(outer: Ranges, inner: Ranges) -> bool:
-    """Whether every id of ``inner`` is in ``outer``."""
+    """Return True if every id of ``inner`` is in ``outer``."""
     return all(any(a <= c and d <= b for a, b in outer) for c, d in inner)
 
 
 def expand(ranges: Ranges) -> tuple[int, ...]:
-    """The ids of ``ranges``, in order."""
-    return tuple(one for first, end in ranges for one in range(first, end))
+    """Return the ids of ``ranges``, in order."""
+    return tuple(id_ for first, end in ranges for id_ in range(first, end))

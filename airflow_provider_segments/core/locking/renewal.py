@@ -90,7 +90,7 @@ class KeptLeases:
         return None
 
     def _active(self) -> list[str]:
-        """What the task holds now. Revoked ones are left out: they must not keep the others from being renewed."""
+        """Return the ids of the active locks of the task. Revoked ones must not keep the others from being renewed."""
         own = locks_of(self._box.locks(), self._group, self._task)
         ended = next((lock for lock in own if not lock.active), None)
         if ended is not None and self.error is None:

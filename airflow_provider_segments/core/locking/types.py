@@ -1,4 +1,4 @@
-"""What a lock box holds and what it is asked for: frozen values without rules."""
+"""Locks, requests and answers: frozen values without rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_LEASE_MS = 300_000
 
 
 class LockType(enum.Enum):
-    """What a lock coexists with; see :func:`~airflow_provider_segments.core.locking.compatibility.compatible`."""
+    """Decides which locks coexist: see :func:`~airflow_provider_segments.core.locking.compatibility.compatible`."""
 
     EXCLUSIVE = "EXCLUSIVE"
     SHARED = "SHARED"
@@ -34,7 +34,7 @@ class LockType(enum.Enum):
 
 
 class LockGranularity(enum.Enum):
-    """What a lock is on: a whole time chunk, or segments of it by partition id. Segment locks are EXCLUSIVE."""
+    """The scope of a lock: a whole time chunk, or segments of it by partition id. Segment locks are EXCLUSIVE."""
 
     TIME_CHUNK = "TIME_CHUNK"
     SEGMENT = "SEGMENT"
@@ -164,33 +164,33 @@ class Lock(Record, frozen=True, omit_defaults=True):
 
     @property
     def interval(self) -> Interval:
-        """What it is on."""
+        """The locked time."""
         return Interval(self.start_ms, self.end_ms)
 
     @property
     def active(self) -> bool:
-        """Whether it protects anything: it was not revoked."""
+        """True until the lock is revoked: a revoked lock protects nothing."""
         return self.revoked is None
 
     @property
     def overwrites(self) -> bool:
-        """Whether a push under it overwrites its time."""
+        """True if a push under the lock overwrites the locked time."""
         return self.lock_type is LockType.EXCLUSIVE and self.granularity is LockGranularity.TIME_CHUNK
 
     def abandoned(self, now_ms: int) -> bool:
-        """Whether its lease is over, so that anybody may take it."""
+        """Return True if the lease is over, so that anybody may take the lock."""
         return self.lease_until_ms <= now_ms
 
     def contains(self, interval: Interval) -> bool:
-        """Whether all of ``interval`` lies inside."""
+        """Return True if all of ``interval`` is inside the locked time."""
         return self.start_ms <= interval.start_ms and interval.end_ms <= self.end_ms
 
     def overlaps(self, interval: Interval) -> bool:
-        """Whether the two share a millisecond."""
+        """Return True if ``interval`` shares at least one millisecond with the locked time."""
         return self.start_ms < interval.end_ms and interval.start_ms < self.end_ms
 
     def held_by(self, group: str, task: str) -> bool:
-        """Whether this task of this group is one of its holders."""
+        """Return True if this task of this group is one of the holders."""
         return self.group == group and task in self.tasks
 
     def __str__(self) -> str:
@@ -284,5 +284,5 @@ def granted_lock(table: str, result: LockResult | AllocationResult) -> Lock:
 
 
 def locks_of(locks: Sequence[Lock], group: str, task: str) -> list[Lock]:
-    """Those of ``locks`` that the task holds, revoked ones too."""
+    """Return those of ``locks`` that the task holds, revoked ones too."""
     return [lock for lock in locks if lock.held_by(group, task)]

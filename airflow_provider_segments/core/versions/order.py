@@ -24,7 +24,7 @@ from airflow_provider_segments.core.versions.overwrites import TimeFilter
 
 
 class SegmentTime(NamedTuple):
-    """What the time filter goes by: a segment's time chunk and version. ``name`` is for messages."""
+    """A segment's time chunk and version, which the time filter compares. ``name`` is for messages."""
 
     name: str
     interval: Interval
@@ -32,12 +32,14 @@ class SegmentTime(NamedTuple):
 
 
 def find_overtaken(lineage: Lineage, segments: Iterable[SegmentTime]) -> SegmentTime | None:
-    """The first of ``segments`` that an overwrite of a later version hides, or would once it is brought back."""
+    """Return the first of ``segments`` that an overwrite of a later version hides, or would hide if that overwrite were
+    brought back; ``None`` if there is none."""
     return _first_beneath(TimeFilter(lineage.overwrites), segments)
 
 
 def find_newer(overwrites: Iterable[Overwrite], segments: Iterable[SegmentTime]) -> SegmentTime | None:
-    """The first of ``segments`` whose version is above that of one of ``overwrites`` in the same time."""
+    """Return the first of ``segments`` of a higher version than one of ``overwrites`` in the same time; ``None`` if there
+    is none."""
     held = list(overwrites)
     for segment in segments:
         for overwrite in held:
@@ -47,13 +49,13 @@ def find_newer(overwrites: Iterable[Overwrite], segments: Iterable[SegmentTime])
 
 
 def find_unsettled(lineage: Lineage, segments: Iterable[SegmentTime]) -> SegmentTime | None:
-    """The first of ``segments`` of which an overwrite may still hide or show something: one that hides it and can be
-    rolled back, or that was rolled back and can be brought back."""
+    """Return the first of ``segments`` beneath an unsettled overwrite: one that can be rolled back, or that was rolled
+    back and can be brought back. ``None`` if there is none."""
     return _first_beneath(TimeFilter(lineage.unsettled_overwrites), segments)
 
 
 def rewritten_version(lineage: Lineage, segments: Iterable[SegmentTime]) -> int:
-    """The version of a rewrite of ``segments``: the newest of theirs, and of the overwrites that hide a part of them.
+    """Return the version of a rewrite of ``segments``: the newest of theirs and of the overwrites that cut them.
 
     Beneath the newest, an overwrite that hides an older segment would hide the rows of a newer one. What it hid of the
     older ones was not copied, so above it nothing reappears, and once the inputs are gone it has nothing to hide.
@@ -63,15 +65,19 @@ def rewritten_version(lineage: Lineage, segments: Iterable[SegmentTime]) -> int:
 
 
 def overwrites_above(lineage: Lineage, interval: Interval, version: int) -> frozenset[str]:
-    """The overwrites of later versions in ``interval``, each as its entry's state and id.
+    """Return the overwrites of later versions in ``interval``, each as its entry's state and id.
 
-    As long as the set has not grown, they hide of the segments there what they hid before.
+    As long as no member is added to the set, they hide of the segments in ``interval`` what they hid before.
     """
-    found = (one.entry_id for one in lineage.overwrites if one.version > version and one.overlaps(interval))
-    return frozenset(f"{lineage.entries[entry_id].state.value} {entry_id}" for entry_id in found)
+    later = (
+        overwrite.entry_id
+        for overwrite in lineage.overwrites
+        if overwrite.version > version and overwrite.overlaps(interval)
+    )
+    return frozenset(f"{lineage.entries[entry_id].state.value} {entry_id}" for entry_id in later)
 
 
 def _first_beneath(times: TimeFilter, segments: Iterable[SegmentTime]) -> SegmentTime | None:
     if not times:
         return None
-    return next((one for one in segments if one.version < times.window(one.interval).newest), None)
+    return next((segment for segment in segments if segment.version < times.window(segment.interval).newest), None)

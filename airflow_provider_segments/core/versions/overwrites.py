@@ -1,4 +1,4 @@
-"""What overwrites hide, by time (Druid's overshadowing between versions).
+"""Hide segments by time: what is older than an overwrite (Druid's overshadowing between versions).
 
 An overwrite holds some time in a version of its own: it hides every segment of a lower version there. The lineage says
 which overwrites there are; which of them are in force is the state of their entries. A segment that an overwrite holds
@@ -37,7 +37,7 @@ class Window:
     _parts: dict[int, Parts] = field(default_factory=dict)
 
     def visible_parts(self, version: int) -> Parts | None:
-        """Where a segment of this interval and ``version`` is visible; ``None``: nowhere."""
+        """Return the parts in which a segment of this interval and ``version`` is visible; ``None``: in none."""
         if version >= self.newest:
             return WHOLE
         if version < self.oldest:
@@ -48,15 +48,15 @@ class Window:
 
     def _cut(self, version: int) -> Parts:
         ends = [*self.starts[1:], self.interval.end_ms]
-        found: list[tuple[int, int]] = []
+        parts: list[tuple[int, int]] = []
         for start, end, top in zip(self.starts, ends, self.tops, strict=True):
             if top > version:
                 continue
-            if found and found[-1][1] == start:
-                found[-1] = (found[-1][0], end)
+            if parts and parts[-1][1] == start:
+                parts[-1] = (parts[-1][0], end)
             else:
-                found.append((start, end))
-        return tuple(Interval(start, end) for start, end in found)
+                parts.append((start, end))
+        return tuple(Interval(start, end) for start, end in parts)
 
 
 class TimeFilter:
@@ -74,11 +74,11 @@ class TimeFilter:
         return len(self._starts) > 1
 
     def window(self, interval: Interval) -> Window:
-        """What the overwrites make of ``interval``."""
-        found = self._windows.get(interval)
-        if found is None:
-            found = self._windows[interval] = self._window(interval)
-        return found
+        """Return ``interval``, cut by the overwrites."""
+        window = self._windows.get(interval)
+        if window is None:
+            window = self._windows[interval] = self._window(interval)
+        return window
 
     def _window(self, interval: Interval) -> Window:
         first = bisect_right(self._starts, interval.start_ms) - 1
@@ -89,7 +89,7 @@ class TimeFilter:
 
 
 def _newest_by_time(overwrites: Sequence[Overwrite]) -> tuple[list[int], list[int]]:
-    """From when on which version is the newest: the two lists begin before all time, with none."""
+    """Return times, and the newest version from each of them on. The lists begin before all time, with version 0."""
     bounds = sorted({edge for overwrite in overwrites for edge in (overwrite.start_ms, overwrite.end_ms)})
     starts, tops = [_BEFORE], [0]
     heap: list[tuple[int, int]] = []
@@ -111,16 +111,16 @@ _BEFORE = -(1 << 62)
 
 
 def merge_touching(overwrites: Iterable[Overwrite]) -> tuple[Overwrite, ...]:
-    """``overwrites`` in order of time, those of one entry and version that touch or overlap made one."""
-    found: list[Overwrite] = []
-    for overwrite in sorted(overwrites, key=lambda one: (one.entry_id, one.version, one.start_ms, one.end_ms)):
-        last = found[-1] if found else None
+    """Return ``overwrites`` in order of time. Those of one entry and version that touch or overlap become one."""
+    merged: list[Overwrite] = []
+    for overwrite in sorted(overwrites, key=lambda item: (item.entry_id, item.version, item.start_ms, item.end_ms)):
+        last = merged[-1] if merged else None
         if (
             last is not None
             and (last.entry_id, last.version) == (overwrite.entry_id, overwrite.version)
             and overwrite.start_ms <= last.end_ms
         ):
-            found[-1] = last._replace(end_ms=max(last.end_ms, overwrite.end_ms))
+            merged[-1] = last._replace(end_ms=max(last.end_ms, overwrite.end_ms))
         else:
-            found.append(overwrite)
-    return tuple(sorted(found, key=lambda one: (one.start_ms, one.end_ms)))
+            merged.append(overwrite)
+    return tuple(sorted(merged, key=lambda overwrite: (overwrite.start_ms, overwrite.end_ms)))
