@@ -259,7 +259,7 @@ class LockBox:
         self._session.commit([put, *self._fence_changes(box, after)])
 
     def _fence_changes(self, box: Box, after: Box) -> list[Op]:
-        """Return the operations that keep one fence for each active lock. Whatever ended a lock, its fence goes here."""
+        """Return the operations that keep one fence for each active lock. Whatever ends a lock ends its fence."""
         before = {lock.lock_id: lock.fence for lock in box.locks if lock.active}
         then = {lock.lock_id: lock.fence for lock in after.locks if lock.active}
         gone: list[Op] = [Delete(self.fence_path(one), before[one]) for one in before if one not in then]

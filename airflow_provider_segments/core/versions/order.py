@@ -38,8 +38,8 @@ def find_overtaken(lineage: Lineage, segments: Iterable[SegmentTime]) -> Segment
 
 
 def find_newer(overwrites: Iterable[Overwrite], segments: Iterable[SegmentTime]) -> SegmentTime | None:
-    """Return the first of ``segments`` of a higher version than one of ``overwrites`` in the same time; ``None`` if there
-    is none."""
+    """Return the first of ``segments`` of a higher version than one of ``overwrites`` in the same time; ``None`` if
+    there is none."""
     held = list(overwrites)
     for segment in segments:
         for overwrite in held:
