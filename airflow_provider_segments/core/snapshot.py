@@ -305,6 +305,12 @@ class SnapshotReader:
         stored, taken = self._take(_interval(start, end), as_of, reader, mark)
         return self._marked(stored, taken, mark, as_of)
 
+    def held_back(self) -> Snapshot:
+        """The segments of an upsert table whose rows wait to be resolved: no mark shows them."""
+        stored, taken = self._take(ALL_TIME, None, "")
+        record = require_record(stored.lineage)
+        return replace(taken, blocks=at_mark(stored.lineage, record, taken.blocks, record.clock).held_back)
+
     def retake(self, interval: Interval, as_of: str | None, mark: int | None) -> Snapshot:
         """The snapshot once more, for one that has just got its lease."""
         stored, taken = self._take(interval, as_of, "")

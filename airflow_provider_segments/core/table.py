@@ -246,6 +246,11 @@ class Table:
         guard = self._context.guard(entry_id)
         return self._context.reader.staged(sort_out(guard.guard, self._context.registry.of_entry(entry_id)).current)
 
+    def held_back(self) -> Snapshot:
+        """The segments of an upsert table that wait to be resolved: no reader sees them yet. Raises
+        :class:`UpsertRefusedError` for another table."""
+        return self._context.reader.held_back()
+
     def end(
         self,
         entry_id: str,

@@ -1,0 +1,383 @@
+"""Ingestion of one micro-batch: announce, resolve, write, publish. One transaction makes a version of it.
+
+1. An entry is announced, before anything is read that the resolution depends on.
+2. Heads, positions and what waits are read; the batch is compared with the newest rows of its keys.
+3. Winners are written as segments, ends of older rows as an update log. All of it is staged, and hidden.
+4. The end of the entry publishes: rows, update log, heads and source positions in one compare-and-set, which gives the
+   version its number. It is refused if anything that was read in 2 has changed; then 2 and 3 are done again.
+
+A run that is killed anywhere has published all of its batch or nothing. What it left is reverted by the next run, and a
+batch that is sent again finds its own rows in the table: replays change nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy
+import pyarrow
+
+from airflow_provider_segments.core.lineage.entries import EntryState
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.model.segment import Segment, StagedSegment
+from airflow_provider_segments.core.model.upsert_config import UpsertConfig
+from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.table import Table
+from airflow_provider_segments.core.upsert.record import (
+    Head,
+    Publication,
+    UpsertRecord,
+    require_record,
+    waiting_bulks,
+)
+from airflow_provider_segments.exceptions import (
+    ContentionError,
+    EndRefusedError,
+    OutcomeUnknownError,
+    SegmentsError,
+    UpsertRefusedError,
+)
+from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION, events_of
+from airflow_provider_segments.upsert.events import DELETE, LOSER, Column, IngestionUpsertEvents
+from airflow_provider_segments.upsert.key_store import SortedRuns, default_root
+from airflow_provider_segments.upsert.keys import key_partitions
+from airflow_provider_segments.upsert.partitions import KeyPartitions, segment_events
+from airflow_provider_segments.upsert.rejects import SortedOut, sort_out
+from airflow_provider_segments.upsert.resolve import Resolution, resolve
+from airflow_provider_segments.upsert.validity import log_of
+from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
+
+IDENTITY = "upsert/"
+"""How the identities of ingestion's entries begin, followed by the ingestor's name."""
+
+_RESOLVE_AGAIN = ("upsert-head", "upsert-bulk")
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class IngestedBatch:
+    """What became of a batch. ``version`` is the one that it was published as, or the table's when it changed nothing
+    (``entry_id`` is then empty). ``winners`` are rows that became the newest of their keys, ``ended`` rows that they
+    took the place of, ``losers`` rows that are never visible, ``replays`` rows that had been there; ``expired`` and
+    ``rejected`` rows were sorted out."""
+
+    version: int
+    entry_id: str = ""
+    winners: int = 0
+    ended: int = 0
+    losers: int = 0
+    replays: int = 0
+    expired: int = 0
+    rejected: int = 0
+    switch_ms: float = 0.0
+
+
+class _Done(NamedTuple):
+    """The first fields of :class:`IngestedBatch`."""
+
+    version: int
+    entry_id: str
+    winners: int
+    ended: int
+    losers: int
+    replays: int
+
+
+@dataclass(slots=True)
+class _Resolved:
+    """One key partition of a batch: its events, and what becomes of them."""
+
+    partition: int
+    head: Head
+    store: SortedRuns
+    events: IngestionUpsertEvents
+    names: list[str]
+    holders: IngestionUpsertEvents
+    found: Resolution
+
+
+@dataclass(slots=True)
+class UpsertIngestor:
+    """Ingests micro-batches into one upsert table, one at a time.
+
+    ``name`` tells ingestors of one table apart: those that run at the same time must read different source partitions.
+    ``cache`` is a folder for the key stores that no other process uses. ``locks`` are those under which versions are
+    published (see :mod:`.owner`). ``on_rejected`` gets events that cannot be used, before anything is published.
+    """
+
+    table: Table
+    name: str = "ingest"
+    cache: Path | None = None
+    locks: Sequence[HeldLock] = ()
+    on_rejected: Callable[[pyarrow.Table], None] | None = None
+    spark_schema: str | None = None
+    config: TableConfig = field(init=False)
+    partitions: KeyPartitions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.config = self.table.config()
+        if self.config.upsert is None:
+            require_record(self.table.lineage())  # says what is missing
+            raise UpsertRefusedError("no-upsert-config", "its config has lost upsertConfig", table=self.table.name)
+        root = (self.cache or default_root()) / self.name
+        self.partitions = KeyPartitions(self.table, self.config.upsert, root)
+
+    @property
+    def upsert(self) -> UpsertConfig:
+        """The table's upsert config."""
+        assert self.config.upsert is not None
+        return self.config.upsert
+
+    def positions(self) -> Mapping[str, int]:
+        """By source partition (``<region>/<partition>``), the offset to read next."""
+        return require_record(self.table.lineage()).positions
+
+    def take_over(self) -> list[str]:
+        """Revert what earlier runs of this ingestor have left in progress; returns the ids of those entries."""
+        records = self.table.context.records
+        running = [entry.entry_id for entry in self.table.lineage().in_state(EntryState.IN_PROGRESS)]
+        left = [
+            entry_id
+            for entry_id, stored in records.guards(running).items()
+            if (stored.guard.identity or "").startswith(f"{IDENTITY}{self.name}/")
+        ]
+        for entry_id in left:
+            self.abort(entry_id)
+        return left
+
+    def ingest(self, events: pyarrow.Table | None = None, *, base: Mapping[str, int] | None = None) -> IngestedBatch:
+        """Make a version of ``events`` and of the ordinary pushes that wait; without events of the pushes alone.
+
+        Each event has the key columns, the comparison column, ``$partition`` and ``$offset``, and ``$region`` where
+        there are several. ``base`` are the positions that the batch was read from: with it, a batch that somebody else
+        has read meanwhile is refused (``upsert-positions``). Raises :class:`SourceDataError`, what ``start``, ``stage``
+        and ``end`` raise, and storage errors; then nothing is published.
+        """
+        record = require_record(self.table.lineage())
+        sorted_out = None if events is None else sort_out(events, self.config, record.cutoff)
+        if sorted_out is not None and sorted_out.rejected.num_rows and self.on_rejected is not None:
+            self.on_rejected(sorted_out.rejected)
+        ends = {} if events is None else _source_ends(events, self.upsert)
+        if not ends and not waiting_bulks(self.table.lineage(), record):
+            return IngestedBatch(record.clock)
+        identity = f"{IDENTITY}{self.name}/{self.table.store.clock.new_id()}"
+        entry_id = self.table.start((), identity=identity, locks=self.locks).entry_id
+        try:
+            return self._published(entry_id, sorted_out, ends, base)
+        except OutcomeUnknownError:
+            raise  # the version may be there: whoever sends the batch again finds its rows
+        except SegmentsError:
+            self.abort(entry_id)
+            raise
+
+    def _published(
+        self, entry_id: str, sorted_out: SortedOut | None, ends: Mapping[str, int], base: Mapping[str, int] | None
+    ) -> IngestedBatch:
+        rows = None if sorted_out is None else sorted_out.rows
+        for _ in range(_ATTEMPTS):
+            batch = _Batch(self, entry_id, rows, ends, base)
+            try:
+                done = batch.publish()
+            except EndRefusedError as refused:
+                if refused.rule not in _RESOLVE_AGAIN:
+                    raise
+                continue
+            if done is not None:
+                expired, rejected = (0, 0) if sorted_out is None else (sorted_out.expired, sorted_out.rejected.num_rows)
+                return IngestedBatch(*done, expired, rejected, batch.switch_ms)
+        raise ContentionError(f"table {self.table.name!r}: its key partitions changed during all {_ATTEMPTS} attempts")
+
+    def abort(self, entry_id: str) -> None:
+        """Revert an entry that will not be published. One that cannot be reverted now is left to :meth:`take_over`."""
+        with suppress(SegmentsError):
+            self.table.abort(entry_id)
+
+
+class _Batch:
+    """One attempt to make a version of a batch."""
+
+    def __init__(
+        self,
+        ingestor: UpsertIngestor,
+        entry_id: str,
+        rows: pyarrow.Table | None,
+        ends: Mapping[str, int],
+        base: Mapping[str, int] | None,
+    ) -> None:
+        self.ingestor = ingestor
+        self.table = ingestor.table
+        self.entry_id = entry_id
+        self.rows = rows
+        lineage = self.table.lineage()
+        self.record: UpsertRecord = require_record(lineage)
+        self.bulks = waiting_bulks(lineage, self.record)
+        read = self.record.positions
+        self.base = {source: (read if base is None else base).get(source) for source in ends}
+        self.positions = {source: max(end, self.base[source] or 0) for source, end in ends.items()}
+        self.switch_ms = 0.0
+
+    def publish(self) -> _Done | None:
+        """Resolve, write, stage and end; ``None`` when a key partition has moved on before that."""
+        bulk = self._bulk_events()
+        resolved = self._resolve(bulk)
+        if resolved is None:
+            return None
+        counts = tuple(
+            sum(len(getattr(part.found, name)) for part in resolved)
+            for name in ("winners", "ended", "losers", "replays")
+        )
+        moves = any(self.record.positions.get(source) != at for source, at in self.positions.items())
+        if not (counts[0] or self.bulks or moves):
+            self.ingestor.abort(self.entry_id)
+            return _Done(self.record.clock, "", *counts)
+        ticket = self.table.open_stage(self.entry_id)
+        with tempfile.TemporaryDirectory(prefix="segments-upsert-") as folder:
+            writer = SegmentWriter(
+                self.ingestor.config, ticket, self.table.storage, Path(folder), self.ingestor.spark_schema
+            )
+            staged = self._write(writer, resolved)
+        self.table.stage(ticket, staged)
+        self._end(ticket, staged, resolved)
+        version = require_record(self.table.lineage()).versions().get(self.entry_id, self.record.clock + 1)
+        return _Done(version, self.entry_id, *counts)
+
+    def _resolve(self, bulk: list[tuple[Segment, IngestionUpsertEvents]]) -> list[_Resolved] | None:
+        config = self.ingestor.upsert
+        own = IngestionUpsertEvents.of() if self.rows is None else events_of(self.rows, config, 0)
+        whole = IngestionUpsertEvents.concat([own, *(events for _, events in bulk)])
+        partition_of = key_partitions(whole.low, config.key_partitions)
+        found: list[_Resolved] = []
+        for partition in numpy.unique(partition_of).tolist():
+            head = self.record.heads[partition]
+            store = self.ingestor.partitions.at(partition, head)
+            if store is None:
+                return None
+            names = [*store.segments, "", *(segment.name for segment, _ in bulk)]
+            events = whole.take(partition_of == partition)
+            # Segment 0 of the batch is the rows that are not written yet; bulk segments follow what the store knows.
+            events = events.at(events.segment + len(store.segments), events.row)
+            keys = numpy.unique(numpy.stack([events.high, events.low], axis=1), axis=0)
+            holders = store.holders(keys[:, 0], keys[:, 1])
+            found.append(_Resolved(partition, head, store, events, names, holders, resolve(events, holders)))
+        return found
+
+    def _write(self, writer: SegmentWriter, resolved: list[_Resolved]) -> list[StagedSegment]:
+        staged: list[StagedSegment] = []
+        log: list[tuple[Column, Column, int]] = []
+        for part in resolved:
+            unwritten = len(part.store.segments)
+            names = numpy.array(part.names, object)
+            winners = part.events.take(part.found.winners)
+            losers = part.events.take(part.found.losers)
+            replays = part.events.take(part.found.replays)
+            ended = part.holders.take(part.found.ended)
+            log.append((names[ended.segment], ended.row, DELETE))
+            for lost in (losers, replays):
+                standing = lost.take(lost.segment != unwritten)
+                log.append((names[standing.segment], standing.row, LOSER))
+            shown = losers.take(losers.segment == unwritten)
+            placed, written = self._write_rows(writer, part, winners, shown, log)
+            staged += written
+            self._remember(part, placed, [*part.names, *names_of(written)])
+        if events := _log_events(log):
+            staged.append(writer.update_log(log_of(events)))
+        return staged
+
+    def _write_rows(
+        self,
+        writer: SegmentWriter,
+        part: _Resolved,
+        winners: IngestionUpsertEvents,
+        losers: IngestionUpsertEvents,
+        log: list[tuple[Column, Column, int]],
+    ) -> tuple[IngestionUpsertEvents, list[StagedSegment]]:
+        """Write the batch's own rows of a key partition; returns the winners where they are now."""
+        unwritten, mark_late = len(part.store.segments), self.ingestor.upsert.out_of_order
+        own = winners.segment == unwritten
+        numbers = winners.row[own]
+        if mark_late is not None:
+            numbers = numpy.concatenate([numbers, losers.row])
+        if not len(numbers):
+            return winners, []
+        assert self.rows is not None
+        rows = self.rows.take(pyarrow.array(numbers))
+        if mark_late is not None:
+            is_late = pyarrow.array(numpy.arange(len(numbers)) >= int(own.sum()))
+            rows = _with_column(rows, mark_late, is_late)
+        place = numpy.zeros((len(numbers), 2), numpy.int64)
+        staged: list[StagedSegment] = []
+        for one in writer.segments(rows, part.partition):
+            place[one.rows, 0] = len(part.names) + len(staged)
+            place[one.rows, 1] = numpy.arange(len(one.rows))
+            staged.append(one.segment)
+            late = numpy.flatnonzero(one.rows >= int(own.sum()))
+            log.append((numpy.full(len(late), one.segment.record.name, object), late, LOSER))
+        segment, row = winners.segment.copy(), winners.row.copy()
+        segment[own], row[own] = place[: int(own.sum()), 0], place[: int(own.sum()), 1]
+        return winners.at(segment, row), staged
+
+    def _remember(self, part: _Resolved, winners: IngestionUpsertEvents, names: Sequence[str]) -> None:
+        """Have the key store ready for the head that this publish makes. If the publish is refused, nobody finds it:
+        the head names this entry."""
+        part.store.prepare(Head(self.entry_id, part.head.generation), winners, names)
+
+    def _end(self, ticket: StageTicket, staged: Sequence[StagedSegment], resolved: Sequence[_Resolved]) -> None:
+        publication = Publication(
+            entry_id=self.entry_id,
+            heads={part.partition: part.head for part in resolved},
+            base=self.base,
+            positions=self.positions,
+            cutoff=self.record.cutoff,
+            bulks=self.bulks,
+            keep_versions=self.ingestor.upsert.keep_versions,
+            at_ms=self.table.store.clock.now_ms(),
+        )
+        ended = self.table.end(ticket.entry_id, names_of(staged), allow_empty=True, switch=publication)
+        self.switch_ms = ended.switch_ms
+
+    def _bulk_events(self) -> list[tuple[Segment, IngestionUpsertEvents]]:
+        """The events of the pushes that wait, numbered from 1."""
+        found: list[tuple[Segment, IngestionUpsertEvents]] = []
+        if not self.bulks:
+            return found
+        taken = self.table.held_back()
+        for segment in taken.segments:
+            if segment.entry_id in self.bulks:
+                events = segment_events(taken, segment, self.ingestor.upsert, 1 + len(found))
+                found.append((segment, events))
+        return found
+
+
+def _source_ends(events: pyarrow.Table, config: UpsertConfig) -> dict[str, int]:
+    """By source partition, the offset after the last one of ``events``, rejected ones included: they were read."""
+    names = [name for name in (REGION, PARTITION) if name in events.column_names]
+    usable = events.select([*names, OFFSET]).drop_null()
+    ends = usable.group_by(names).aggregate([(OFFSET, "max")])
+    regions = ends.column(REGION).to_pylist() if REGION in names else [config.regions[0]] * ends.num_rows
+    offsets = ends.column(f"{OFFSET}_max").to_pylist()
+    parts = ends.column(PARTITION).to_pylist()
+    return {f"{region}/{part}": end + 1 for region, part, end in zip(regions, parts, offsets, strict=True)}
+
+
+def _with_column(rows: pyarrow.Table, name: str, values: pyarrow.Array) -> pyarrow.Table:
+    index = rows.schema.get_field_index(name)
+    return rows.append_column(name, values) if index < 0 else rows.set_column(index, name, values)
+
+
+def _log_events(parts: Sequence[tuple[Column, Column, int]]) -> dict[str, object] | None:
+    """The columns of an update log; ``None`` when it would be empty."""
+    segment = numpy.concatenate([names for names, _, _ in parts]) if parts else numpy.empty(0, object)
+    if not len(segment):
+        return None
+    return {
+        "segment": pyarrow.array(segment, pyarrow.string()).dictionary_encode(),
+        "row": numpy.concatenate([rows for _, rows, _ in parts]),
+        "kind": numpy.concatenate([numpy.full(len(rows), kind, numpy.uint8) for _, rows, kind in parts]),
+        "version": pyarrow.nulls(len(segment), pyarrow.int64()),
+    }

@@ -1,0 +1,138 @@
+"""Upsert tables at a mark, through Arrow and DuckDB: every reader at one mark sees the same one row a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from airflow_provider_segments.core.model.segment import Segment
+from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.upsert.record import require_record
+from airflow_provider_segments.core.upsert.view import segment_versions
+from airflow_provider_segments.exceptions import SnapshotRefusedError, SourceDataError
+from airflow_provider_segments.upsert.columns import SOURCE_COLUMNS, VALID_FROM, VALID_UNTIL
+from airflow_provider_segments.upsert.validity import NO_ENDS, RowEnds, ends_by_segment
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from airflow_provider_segments.core.table import Table
+
+
+def read_rows(
+    table: Table, *, mark: int | None = None, columns: Sequence[str] | None = None, with_validity: bool = False
+) -> pyarrow.Table:
+    """The rows of an upsert table at version ``mark``, by default the newest: one a key, and none of deleted keys.
+
+    ``with_validity`` gives all rows that are kept, with ``$validFrom`` and ``$validUntil`` (both null: never visible)
+    and where each was in its input. The snapshot is leased while it is read. Raises :class:`UpsertRefusedError` for a
+    mark that cannot be read, and :class:`SourceDataError` for a table without rows, which has no schema.
+    """
+    deletes = _deletes(table)
+    with table.snapshot(mark=mark) as taken:
+        if with_validity:
+            return _whole(table.name, [*rows_with_validity(taken, columns)])
+        return _whole(table.name, [*valid_rows(taken, columns, deletes)])
+
+
+def to_duckdb(
+    connection: duckdb.DuckDBPyConnection, table: Table, *, view: str | None = None, mark: int | None = None
+) -> int:
+    """Make ``view`` (by default the table's name) in ``connection``, with the rows at one mark; returns the mark. The
+    rows are in memory: every query of the connection sees the same ones."""
+    deletes = _deletes(table)
+    with table.snapshot(mark=mark) as taken:
+        rows = _whole(table.name, [*valid_rows(taken, None, deletes)])
+        read_at = require_mark(taken)
+    connection.register(view or table.name, rows)
+    return read_at
+
+
+def valid_rows(taken: Snapshot, columns: Sequence[str] | None, deletes: str | None) -> Iterator[pyarrow.Table]:
+    """The rows of each segment that are valid at the snapshot's mark, less delete records."""
+    mark, ends = require_mark(taken), read_ends(taken)
+    wanted = None if columns is None else list(dict.fromkeys([*columns, *([deletes] if deletes else [])]))
+    for segment in taken.segments:
+        rows = read_segment(taken, segment, wanted)
+        dead = ends.get(segment.name, NO_ENDS)
+        if len(dead.dead_rows(mark)):
+            rows = rows.filter(pyarrow.array(dead.valid_mask(mark, segment.rows)))
+        if deletes is not None and deletes in rows.column_names:
+            rows = rows.filter(pyarrow.compute.invert(rows.column(deletes).fill_null(False)))
+        kept = [name for name in rows.column_names if name not in SOURCE_COLUMNS] if columns is None else columns
+        yield rows.select(list(kept))
+
+
+def rows_with_validity(taken: Snapshot, columns: Sequence[str] | None = None) -> Iterator[pyarrow.Table]:
+    """All rows of each segment, with the versions between which each is visible."""
+    mark, ends = require_mark(taken), read_ends(taken)
+    for segment, version in _versions(taken):
+        rows = read_segment(taken, segment, columns)
+        start, until = ends.get(segment.name, NO_ENDS).intervals(version, segment.rows)
+        later = pyarrow.compute.greater(until, mark)
+        until = pyarrow.compute.if_else(later, pyarrow.scalar(None, pyarrow.int64()), until)
+        yield rows.append_column(VALID_FROM, start).append_column(VALID_UNTIL, until)
+
+
+def require_mark(taken: Snapshot) -> int:
+    """The mark that a snapshot was taken at. Raises :class:`SnapshotRefusedError` (``no-mark``) for one that has none:
+    without a mark nobody knows which of its rows are valid, and all of them would be wrong."""
+    if taken.mark is None:
+        raise SnapshotRefusedError(
+            "no-mark",
+            "the snapshot has no mark, so nobody can tell which of its rows are valid",
+            table=taken.table,
+            hint="Take it from an upsert table with table.snapshot().",
+        )
+    return taken.mark
+
+
+def read_ends(taken: Snapshot) -> dict[str, RowEnds]:
+    """The ends of rows that the snapshot's update logs tell, by segment."""
+    require_mark(taken)
+    assert taken.lineage is not None
+    record = require_record(taken.lineage)
+    logs = taken.logs()
+    versions = record.versions()
+    found = ((versions.get(log.entry_id, 0), _parquet(logs, log, None)) for log in logs.segments)
+    return ends_by_segment(found, record.is_void)
+
+
+def read_segment(taken: Snapshot, segment: Segment, columns: Sequence[str] | None) -> pyarrow.Table:
+    """All rows of one segment of the snapshot, valid or not, in the file's order."""
+    return _parquet(taken, segment, columns)
+
+
+def _parquet(taken: Snapshot, segment: Segment, columns: Sequence[str] | None) -> pyarrow.Table:
+    with taken.store_of(segment.tiered).open(segment.key) as file:
+        opened = pyarrow.parquet.ParquetFile(file)
+        present = None if columns is None else [name for name in columns if name in opened.schema_arrow.names]
+        rows = opened.read(columns=present).replace_schema_metadata(None)
+    if columns is None:
+        return rows
+    for name in columns:
+        if name not in rows.column_names:  # an older segment has no such column
+            rows = rows.append_column(name, pyarrow.nulls(rows.num_rows))
+    return rows
+
+
+def _versions(taken: Snapshot) -> Iterator[tuple[Segment, int]]:
+    assert taken.lineage is not None
+    segments = taken.segments
+    versions = segment_versions(require_record(taken.lineage), {one.entry_id for one in segments})
+    return ((segment, versions[segment.entry_id]) for segment in segments)
+
+
+def _deletes(table: Table) -> str | None:
+    config = table.config().upsert
+    return None if config is None else config.deletes
+
+
+def _whole(name: str, parts: list[Any]) -> pyarrow.Table:
+    if not parts:
+        raise SourceDataError(f"table {name!r} has no visible segments, and so no schema")
+    return pyarrow.concat_tables(parts, promote_options="permissive")
