@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -91,14 +91,15 @@ def require_mark(taken: Snapshot) -> int:
     return taken.mark
 
 
-def read_ends(taken: Snapshot) -> dict[str, RowEnds]:
-    """The ends of rows that the snapshot's update logs tell, by segment."""
+def read_ends(taken: Snapshot, names: Collection[str] | None = None) -> dict[str, RowEnds]:
+    """The ends of rows that the snapshot's update logs tell, all or those of ``names``, by segment."""
     require_mark(taken)
     assert taken.lineage is not None
     record = require_record(taken.lineage)
     logs = taken.logs()
     versions = record.versions()
-    found = ((versions.get(log.entry_id, 0), _parquet(logs, log, None)) for log in logs.segments)
+    wanted = [log for log in logs.segments if names is None or log.name in names]
+    found = ((versions.get(log.entry_id, 0), _parquet(logs, log, None)) for log in wanted)
     return ends_by_segment(found, record.is_void)
 
 

@@ -37,7 +37,7 @@ class WrittenSegment:
     rows: Column
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SegmentWriter:
     """Writes what one stage attempt brings. ``folder`` is a local one for files before their upload; ``spark_schema``
     is kept in the footers, if there is one."""
@@ -47,6 +47,7 @@ class SegmentWriter:
     storage: ObjectStore = field(repr=False)
     folder: Path
     spark_schema: str | None = None
+    written: int = 0
 
     def segments(self, rows: pyarrow.Table, key_partition: int) -> Iterator[WrittenSegment]:
         """Write ``rows`` of one key partition: a segment a time chunk, or several where it has too many rows."""
@@ -54,9 +55,9 @@ class SegmentWriter:
         times = self._times(rows)
         for chunk, chosen in self._by_chunk(times, rows.num_rows):
             ordered = chosen[self._order(rows.take(pyarrow.array(chosen)))]
-            for number, first in enumerate(range(0, len(ordered), self.config.target_rows)):
+            for first in range(0, len(ordered), self.config.target_rows):
                 taken = ordered[first : first + self.config.target_rows]
-                yield WrittenSegment(self._segment(rows, times, taken, chunk, key_partition, number), taken)
+                yield WrittenSegment(self._segment(rows, times, taken, chunk, key_partition), taken)
 
     def update_log(self, log: pyarrow.Table, suffix: str = "") -> StagedSegment:
         """Write an update log."""
@@ -67,9 +68,10 @@ class SegmentWriter:
         return StagedSegment(_ALL, self._uploaded(path, record))
 
     def _segment(
-        self, rows: pyarrow.Table, times: Column | None, taken: Column, chunk: str, key_partition: int, number: int
+        self, rows: pyarrow.Table, times: Column | None, taken: Column, chunk: str, key_partition: int
     ) -> StagedSegment:
-        name = self._name(f"{chunk}_k{key_partition:03d}_{number:05d}")
+        name = self._name(f"{chunk}_k{key_partition:03d}_{self.written:05d}")
+        self.written += 1
         path = self.folder / f"{name}.{self.ticket.attempt}.parquet"
         data = rows.take(pyarrow.array(taken)).combine_chunks()
         columns = [data.column(index).chunk(0) for index in range(data.num_columns)]

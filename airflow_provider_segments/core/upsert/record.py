@@ -41,13 +41,14 @@ class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 class Published(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, forbid_unknown_fields=True):
     """A version above the floor. ``at_ms`` is the wall clock of its publish, for people and for lag. ``undo`` has the
     source positions that it changed, as they were before (``None``: there was none). ``bulks`` are the ids of the
-    ordinary pushes that it resolved."""
+    ordinary pushes that it resolved. A rollback is a version without an entry; ``entry_id`` is its own id then."""
 
     version: int
     entry_id: str
     at_ms: int
     undo: dict[str, int | None] = {}
     bulks: tuple[str, ...] = ()
+    is_rollback: bool = False
 
 
 class UpsertRecord(Record, frozen=True, omit_defaults=True, tag_field=records.FORMAT, tag=1):

@@ -76,8 +76,17 @@ class ClusterPaths:
             self.readers(table),
             self.lock_box(table),
             self.offloads(table),
+            self.held_versions(table),
             self.config(table),
         )
+
+    def held_versions(self, table: str) -> str:
+        """Parent of the versions that readers with copies of an upsert table have reported."""
+        return f"/{self.cluster}/WATERMARKS/{check_table_name(table)}"
+
+    def held_version(self, table: str, reader: str) -> str:
+        """The version that one reader has reported."""
+        return f"{self.held_versions(table)}/{check_table_name(reader)}"
 
     def config(self, table: str) -> str:
         """A table's config."""

@@ -1,0 +1,105 @@
+"""Low-water marks: at which version readers that keep copies of a table can answer together.
+
+A reader that reads the table itself needs none of this: its snapshot carries the table's clock. One that keeps a copy
+(an extract in DuckDB, a cache, another engine) holds some version, and reports it. A query that several of them answer
+is put at the low-water mark: the smallest version that all of them have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from airflow_provider_segments.core.cluster import Cluster
+from airflow_provider_segments.core.lineage.records import LineageRecords
+from airflow_provider_segments.core.upsert.record import require_record
+from airflow_provider_segments.core.zookeeper import Create, Op, SetData
+from airflow_provider_segments.exceptions import CorruptRecordError, UpsertRefusedError
+
+FORMAT = 1
+
+
+class HeldVersion(msgspec.Struct, frozen=True):
+    """The version that a reader holds. ``is_caught_up`` is false while it is being filled: until then it answers no
+    query, and holds nobody back. ``at_ms`` is the wall clock of its last report."""
+
+    reader: str
+    version: int
+    is_caught_up: bool = True
+    at_ms: int = 0
+    format: int = FORMAT
+
+    def followed_by(self, report: HeldVersion) -> HeldVersion:
+        """What is known of the reader after ``report``. Its version never goes back, whatever order reports come in."""
+        return msgspec.structs.replace(
+            report,
+            version=max(self.version, report.version),
+            is_caught_up=self.is_caught_up or report.is_caught_up,
+            at_ms=max(self.at_ms, report.at_ms),
+        )
+
+    def is_silent(self, now_ms: int, patience_ms: int) -> bool:
+        """Return True if the reader has not reported for longer than ``patience_ms``."""
+        return now_ms - self.at_ms > patience_ms
+
+
+def low_water_mark(clock: int, held: Iterable[HeldVersion]) -> int:
+    """The version at which the readers ``held`` can answer a query together: the smallest that all of them have.
+
+    One that is silent counts with its last report: it may still answer. One that has not caught up does not count.
+    """
+    return min([clock, *(one.version for one in held if one.is_caught_up)])
+
+
+class HeldVersions:
+    """What the readers of one table have reported, one znode each."""
+
+    def __init__(self, cluster: Cluster, table: str) -> None:
+        self._cluster = cluster
+        self.table = table
+        self.path = cluster.paths.held_versions(table)
+
+    def report(self, reader: str, version: int, *, is_caught_up: bool = True) -> HeldVersion:
+        """Say that ``reader`` holds ``version`` now; returns what is stored. Raises :class:`UpsertRefusedError`
+        (``above-clock``) for a version that is not published, and :class:`InvalidNameError`."""
+        clock = require_record(LineageRecords(self._cluster, self.table).read().lineage).clock
+        if version > clock:
+            detail = f"{reader!r} reports version {version}, and the newest is {clock}"
+            raise UpsertRefusedError("above-clock", detail, table=self.table)
+        path = self._cluster.paths.held_version(self.table, reader)
+        new = HeldVersion(reader, version, is_caught_up, self._cluster.clock.now_ms())
+        self._cluster.session.ensure([self.path])
+
+        def attempt() -> HeldVersion:
+            node = self._cluster.session.get(path)
+            after = new if node is None else _decode(node.data, path).followed_by(new)
+            payload = msgspec.json.encode(after)
+            op: Op = Create(path, payload) if node is None else SetData(path, payload, node.version)
+            self._cluster.session.commit([op])
+            return after
+
+        return self._cluster.retried(f"report of a held version of table {self.table!r}", attempt)
+
+    def read(self, readers: Collection[str] | None = None) -> list[HeldVersion]:
+        """What all readers, or those named, have reported. Raises :class:`UpsertRefusedError` (``no-report``) when one
+        that was named never did: without its version there is no mark."""
+        session = self._cluster.session
+        names = session.children(self.path) if readers is None else list(readers)
+        paths = [self._cluster.paths.held_version(self.table, name) for name in names]
+        found: list[HeldVersion] = []
+        for name, path, node in zip(names, paths, session.get_many(paths), strict=True):
+            if node is None:
+                raise UpsertRefusedError("no-report", f"reader {name!r} has never reported", table=self.table)
+            found.append(_decode(node.data, path))
+        return found
+
+
+def _decode(payload: bytes, where: str) -> HeldVersion:
+    try:
+        held = msgspec.json.decode(payload, type=HeldVersion)
+    except msgspec.DecodeError as error:
+        raise CorruptRecordError(f"{where}: not a readable report ({error})") from error
+    if held.format != FORMAT:
+        raise CorruptRecordError(f"{where}: format {held.format} is unknown to this version")
+    return held

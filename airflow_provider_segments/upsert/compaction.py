@@ -1,0 +1,317 @@
+"""Compaction of an upsert table: rows that no mark shows any more are dropped, small segments and logs are merged.
+
+The floor says which marks can still be read. Only segments at or below the floor are rewritten, so every row that is
+kept is valid from the floor on, and needs no version of its own. Ends above the floor are carried with their rows, each
+under the version that it came from: a rollback of that version takes the end back as well. The publish is refused when
+a batch has ended further rows since the ends were read; then only the ends are read and carried again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy
+import pyarrow
+
+from airflow_provider_segments.core.lineage.entries import EntryState
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.segment import Segment, StagedSegment
+from airflow_provider_segments.core.model.upsert_config import UpsertConfig
+from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.table import Table
+from airflow_provider_segments.core.upsert.floor import raise_floor
+from airflow_provider_segments.core.upsert.record import Movement, UpsertRecord, require_record
+from airflow_provider_segments.exceptions import ContentionError, EndRefusedError, OutcomeUnknownError, SegmentsError
+from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION, comparison_values
+from airflow_provider_segments.upsert.events import BULK_PARTITION, DELETE, LOSER, Column
+from airflow_provider_segments.upsert.keys import key_hashes, key_partitions
+from airflow_provider_segments.upsert.reading import read_ends, read_segment
+from airflow_provider_segments.upsert.validity import NEVER, NO_ENDS, RowEnds, log_of
+from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
+
+IDENTITY = "upsert-compaction/"
+DEAD_SHARE = 0.25
+"""From this share of dead rows on a segment is rewritten: a grouped sum then costs about twice that of live rows."""
+
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did. ``entry_id`` is empty when there was nothing to do."""
+
+    entry_id: str = ""
+    segments_from: int = 0
+    segments_to: int = 0
+    logs_from: int = 0
+    rows_from: int = 0
+    rows_to: int = 0
+    carried: int = 0
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is rewritten: groups of segments by time chunk and key partition (-1: any), and update logs to merge."""
+
+    groups: tuple[tuple[str, int, tuple[Segment, ...]], ...]
+    logs: tuple[Segment, ...]
+
+    @property
+    def segments(self) -> list[Segment]:
+        return [segment for _, _, group in self.groups for segment in group]
+
+    @property
+    def names(self) -> list[str]:
+        return [one.name for one in (*self.segments, *self.logs)]
+
+
+@dataclass(slots=True)
+class _Moved:
+    """Where the rows of one segment are now: ``rows`` of it became row ``row`` of segment ``names[segment]``."""
+
+    rows: Column
+    segment: Column
+    row: Column
+
+
+@dataclass(slots=True)
+class UpsertCompactor:
+    """Compacts one upsert table. Ingestion and readers go on meanwhile."""
+
+    table: Table
+    dead_share: float = DEAD_SHARE
+    config: TableConfig = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.config = self.table.config()
+
+    @property
+    def upsert(self) -> UpsertConfig:
+        """The table's upsert config."""
+        assert self.config.upsert is not None
+        return self.config.upsert
+
+    def run(self, *, floor: int | None = None) -> Compacted:
+        """One compaction of all that is worth it. ``floor`` raises the floor first: marks below it are given up.
+
+        Raises what ``start``, ``stage`` and ``end`` raise, storage errors, and :class:`ContentionError` when ingestion
+        was faster each time; then nothing has changed.
+        """
+        self.take_over()
+        if floor is not None:
+            raise_floor(self.table.context, floor)
+        with self.table.snapshot(owner="upsert compaction") as taken:
+            plan = _plan(taken, self.config, self.dead_share)
+            if not plan.names:
+                return Compacted()
+            identity = IDENTITY + self.table.store.clock.new_id()
+            entry_id = self.table.start(plan.names, identity=identity, moves_rows=True).entry_id
+            try:
+                return self._compacted(entry_id, taken, plan)
+            except OutcomeUnknownError:
+                raise
+            except SegmentsError:
+                self._abort(entry_id)
+                raise
+
+    def take_over(self) -> None:
+        """Revert what a compaction that was killed has left."""
+        running = [entry.entry_id for entry in self.table.lineage().in_state(EntryState.IN_PROGRESS)]
+        for entry_id, stored in self.table.context.records.guards(running).items():
+            if (stored.guard.identity or "").startswith(IDENTITY):
+                self._abort(entry_id)
+
+    def _abort(self, entry_id: str) -> None:
+        with suppress(SegmentsError):
+            self.table.abort(entry_id)
+
+    def _compacted(self, entry_id: str, taken: Snapshot, plan: _Plan) -> Compacted:
+        with tempfile.TemporaryDirectory(prefix="segments-upsert-") as folder:
+            ticket = self.table.open_stage(entry_id, "rows")
+            writer = SegmentWriter(self.config, ticket, self.table.storage, Path(folder))
+            rewriting = _Rewriting(self, taken, plan, writer)
+            staged = rewriting.write()
+            self.table.stage(ticket, staged)
+            carried = None
+            attempts = 0
+            while carried is None:
+                if attempts == _ATTEMPTS:
+                    raise ContentionError(f"table {self.table.name!r}: ingestion overtook all {_ATTEMPTS} attempts")
+                carried = self._carry_and_end(entry_id, rewriting, staged, Path(folder))
+                attempts += 1
+        return Compacted(
+            entry_id,
+            len(plan.segments),
+            len(staged),
+            len(plan.logs),
+            sum(segment.rows for segment in plan.segments),
+            sum(one.record.rows for one in staged),
+            carried,
+            attempts,
+        )
+
+    def _carry_and_end(
+        self, entry_id: str, rewriting: _Rewriting, staged: Sequence[StagedSegment], folder: Path
+    ) -> int | None:
+        """Read the ends of now, stage those that stay, and publish; ``None`` when a batch was faster."""
+        with self.table.snapshot(owner="upsert compaction") as now:
+            assert now.lineage is not None
+            record = require_record(now.lineage)
+            heads = {partition: record.heads[partition] for partition in rewriting.touched}
+            log = rewriting.ends_to_keep(now)
+        ticket = self.table.open_stage(entry_id, "ends")
+        writer = SegmentWriter(self.config, ticket, self.table.storage, folder)
+        logs = [writer.update_log(log)] if log.num_rows else []
+        self.table.stage(ticket, logs)
+        try:
+            movement = Movement(entry_id=entry_id, heads=heads)
+            self.table.end(entry_id, names_of([*staged, *logs]), allow_empty=True, switch=movement)
+        except EndRefusedError as refused:
+            if refused.rule != "upsert-head":
+                raise
+            return None
+        return int(log.num_rows)
+
+
+class _Rewriting:
+    """The rows of one compaction, and where they go."""
+
+    def __init__(self, compactor: UpsertCompactor, taken: Snapshot, plan: _Plan, writer: SegmentWriter) -> None:
+        assert taken.lineage is not None
+        self.config, self.upsert = compactor.config, compactor.upsert
+        self.taken, self.plan, self.writer = taken, plan, writer
+        self.record: UpsertRecord = require_record(taken.lineage)
+        self.ends = read_ends(taken)
+        self.names: list[str] = []
+        self.moved: dict[str, _Moved] = {}
+        everything = range(self.upsert.key_partitions)
+        self.touched = sorted({number for _, part, _ in plan.groups for number in (everything if part < 0 else [part])})
+
+    def write(self) -> list[StagedSegment]:
+        """Write the rows that are kept, and remember where each is."""
+        staged: list[StagedSegment] = []
+        for _, part, group in self.plan.groups:
+            staged += self._write_group(part, group)
+        return staged
+
+    def _write_group(self, part: int, group: Sequence[Segment]) -> list[StagedSegment]:
+        kept: list[tuple[Segment, Column]] = []
+        tables: list[pyarrow.Table] = []
+        for segment in group:
+            rows = _placed(read_segment(self.taken, segment, None), segment, self.upsert)
+            numbers = self._kept(rows, self.ends.get(segment.name, NO_ENDS))
+            kept.append((segment, numbers))
+            tables.append(rows.take(pyarrow.array(numbers)))
+        whole = pyarrow.concat_tables(tables, promote_options="permissive")
+        place = numpy.zeros((whole.num_rows, 2), numpy.int64)
+        staged: list[StagedSegment] = []
+        for number, chosen in self._by_partition(whole, part):
+            for one in self.writer.segments(whole.take(pyarrow.array(chosen)), number):
+                place[chosen[one.rows], 0] = len(self.names)
+                place[chosen[one.rows], 1] = numpy.arange(len(one.rows))
+                self.names.append(one.segment.record.name)
+                staged.append(one.segment)
+        at = 0
+        for segment, numbers in kept:
+            here = place[at : at + len(numbers)]
+            self.moved[segment.name] = _Moved(numbers, here[:, 0], here[:, 1])
+            at += len(numbers)
+        return staged
+
+    def _kept(self, rows: pyarrow.Table, ends: RowEnds) -> Column:
+        """Rows that some mark from the floor on shows. A delete record that nothing has ended stays until the cutoff
+        has passed it: without it, a late event would bring its key back."""
+        mask = ends.valid_mask(self.record.floor, rows.num_rows)
+        deletes = self.upsert.deletes
+        if deletes is not None and deletes in rows.column_names:
+            is_delete = rows.column(deletes).fill_null(False).to_numpy()
+            forgotten = comparison_values(rows, self.upsert.comparison_column) < self.record.cutoff
+            lasting = numpy.ones(rows.num_rows, bool)
+            lasting[ends.rows] = False
+            mask &= ~(is_delete & forgotten & lasting)
+        return numpy.flatnonzero(mask)
+
+    def _by_partition(self, rows: pyarrow.Table, part: int) -> Iterator[tuple[int, Column]]:
+        if part >= 0:
+            if rows.num_rows:
+                yield part, numpy.arange(rows.num_rows)
+            return
+        _, low = key_hashes(rows, self.upsert.primary_key)
+        found = key_partitions(low, self.upsert.key_partitions)
+        for number in numpy.unique(found).tolist():
+            yield number, numpy.flatnonzero(found == number)
+
+    def ends_to_keep(self, now: Snapshot) -> pyarrow.Table:
+        """The ends of now that are told by no log that stays: of rows that were moved, where they are now, and of rows
+        of other segments, from the logs that are merged. Each names its version."""
+        parts: list[tuple[Column, Column, Column]] = []
+        everything = read_ends(now)
+        for name, moved in self.moved.items():
+            ends = everything.get(name, NO_ENDS)
+            later = ends.until > self.record.floor
+            at = numpy.searchsorted(moved.rows, ends.rows[later])
+            inside = numpy.minimum(at, max(len(moved.rows) - 1, 0))
+            known = moved.rows[inside] == ends.rows[later] if len(moved.rows) else numpy.zeros(len(at), bool)
+            names = numpy.array([*self.names, ""], object)
+            parts.append((names[moved.segment[inside[known]]], moved.row[inside[known]], ends.until[later][known]))
+        standing = {segment.name for segment in now.segments}
+        merged = read_ends(now, [log.name for log in self.plan.logs])
+        for name, ends in merged.items():
+            if name in standing and name not in self.moved:
+                parts.append((numpy.full(len(ends.rows), name, object), ends.rows, ends.until))
+        return _log(parts)
+
+
+def _plan(taken: Snapshot, config: TableConfig, dead_share: float) -> _Plan:
+    """The segments at or below the floor that are small or have many dead rows, and the logs to merge."""
+    assert taken.lineage is not None
+    record = require_record(taken.lineage)
+    versions, ends = record.versions(), read_ends(taken)
+    groups: dict[tuple[str, int], list[tuple[Segment, bool]]] = {}
+    mixed = {segment.chunk for segment in taken.segments if segment.key_partition < 0}
+    for segment in taken.segments:
+        if versions.get(segment.entry_id, 0) > record.floor:
+            continue
+        dead = len(ends.get(segment.name, NO_ENDS).dead_rows(record.floor))
+        is_worn = dead >= dead_share * segment.rows
+        if is_worn or segment.rows < config.target_rows // 2:
+            part = -1 if segment.chunk in mixed else segment.key_partition
+            groups.setdefault((segment.chunk, part), []).append((segment, is_worn and dead > 0))
+    chosen = tuple(
+        (chunk, part, tuple(segment for segment, _ in group))
+        for (chunk, part), group in sorted(groups.items())
+        if len(group) > 1 or group[0][1] or part < 0
+    )
+    settled = tuple(log for log in taken.logs().segments if versions.get(log.entry_id, 0) <= record.floor)
+    return _Plan(chosen, settled if chosen or len(settled) > 1 else ())
+
+
+def _placed(rows: pyarrow.Table, segment: Segment, config: UpsertConfig) -> pyarrow.Table:
+    """The rows of an ordinary push with the place in the order that they were resolved under."""
+    if PARTITION in rows.column_names:
+        return rows
+    count = rows.num_rows
+    return (
+        rows.append_column(REGION, pyarrow.array([config.regions[0]] * count, pyarrow.string()))
+        .append_column(PARTITION, pyarrow.array(numpy.full(count, BULK_PARTITION, numpy.int32)))
+        .append_column(OFFSET, pyarrow.array(numpy.full(count, segment.born, numpy.int64)))
+    )
+
+
+def _log(parts: Sequence[tuple[Column, Column, Column]]) -> pyarrow.Table:
+    if not parts:
+        return log_of()
+    until = numpy.concatenate([until for _, _, until in parts])
+    return log_of(
+        {
+            "segment": pyarrow.array(numpy.concatenate([names for names, _, _ in parts]), pyarrow.string()),
+            "row": numpy.concatenate([rows for _, rows, _ in parts]),
+            "kind": numpy.where(until == NEVER, LOSER, DELETE).astype(numpy.uint8),
+            "version": pyarrow.array(until, mask=until == NEVER),
+        }
+    )
