@@ -74,10 +74,11 @@ def comparison_values(rows: pyarrow.Table, name: str) -> Column:
 
 
 def region_codes(rows: pyarrow.Table, config: UpsertConfig) -> Column:
-    """The place of each row's region in the config; the first one where rows name none."""
+    """The place of each row's region in the config; the first one where a row names none."""
     if REGION not in rows.column_names:
         return numpy.zeros(rows.num_rows, numpy.int16)
-    found = pyarrow.compute.index_in(rows.column(REGION).cast(pyarrow.string()), pyarrow.array(config.regions))
+    named = rows.column(REGION).cast(pyarrow.string()).fill_null(config.regions[0])
+    found = pyarrow.compute.index_in(named, pyarrow.array(config.regions))
     if found.null_count:
         raise SourceDataError(f"column {REGION} has a value that is not among upsertConfig.regions {config.regions!r}")
     codes: Column = found.to_numpy().astype(numpy.int16)

@@ -190,6 +190,7 @@ class UpsertIngestor:
                 continue
             if done is not None:
                 expired, rejected = (0, 0) if sorted_out is None else (sorted_out.expired, sorted_out.rejected.num_rows)
+                expired += sum(len(numbers) for _, numbers in batch.expired)
                 return IngestedBatch(*done, expired, rejected, batch.switch_ms)
         raise ContentionError(f"table {self.table.name!r}: its key partitions changed during all {_ATTEMPTS} attempts")
 
@@ -221,6 +222,7 @@ class _Batch:
         self.base = {source: (read if base is None else base).get(source) for source in ends}
         self.positions = {source: max(end, self.base[source] or 0) for source, end in ends.items()}
         self.switch_ms = 0.0
+        self.expired: list[tuple[str, Column]] = []
 
     def publish(self) -> _Done | None:
         """Resolve, write, stage and end; ``None`` when a key partition has moved on before that."""
@@ -269,7 +271,7 @@ class _Batch:
 
     def _write(self, writer: SegmentWriter, resolved: list[_Resolved]) -> list[StagedSegment]:
         staged: list[StagedSegment] = []
-        log: list[tuple[Column, Column, int]] = []
+        log = [(numpy.full(len(rows), name, object), rows, LOSER) for name, rows in self.expired]
         for part in resolved:
             unwritten = len(part.store.segments)
             names = numpy.array(part.names, object)
@@ -342,7 +344,8 @@ class _Batch:
         self.switch_ms = ended.switch_ms
 
     def _bulk_events(self) -> list[tuple[Segment, IngestionUpsertEvents]]:
-        """The events of the pushes that wait, numbered from 1."""
+        """The events of the pushes that wait, in segments numbered from 1, less those that are older than the
+        retention."""
         found: list[tuple[Segment, IngestionUpsertEvents]] = []
         if not self.bulks:
             return found
@@ -350,7 +353,9 @@ class _Batch:
         for segment in taken.segments:
             if segment.entry_id in self.bulks:
                 events = segment_events(taken, segment, self.ingestor.upsert, 1 + len(found))
-                found.append((segment, events))
+                expired = events.time < self.record.cutoff
+                self.expired.append((segment.name, events.row[expired]))
+                found.append((segment, events.take(~expired)))
         return found
 
 

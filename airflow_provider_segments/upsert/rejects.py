@@ -37,7 +37,8 @@ def sort_out(events: pyarrow.Table, config: TableConfig, cutoff: int) -> SortedO
     for name in (*upsert.primary_key, upsert.comparison_column, PARTITION, OFFSET, *_time(config)):
         reasons[_mask(pyarrow.compute.is_null(events.column(name)))] = f"{name} is null"
     if REGION in events.column_names:
-        known = pyarrow.compute.is_in(events.column(REGION), pyarrow.array(upsert.regions))
+        named = events.column(REGION).fill_null(upsert.regions[0])
+        known = pyarrow.compute.is_in(named, pyarrow.array(upsert.regions))
         reasons[~_mask(known)] = f"{REGION} is not among upsertConfig.regions"
     bad = reasons != ""
     if bad.any() and config.on_bad_time != "reject":

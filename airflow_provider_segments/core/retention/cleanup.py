@@ -48,6 +48,7 @@ from airflow_provider_segments.core.retention.rules import (
     rule_for,
     wanted_shards,
 )
+from airflow_provider_segments.core.upsert.record import without_waiting
 from airflow_provider_segments.core.zookeeper import Check, Delete, Op
 from airflow_provider_segments.exceptions import (
     ContentionError,
@@ -387,7 +388,10 @@ def _drop(context: TableContext, entry_id: str, state: EntryState) -> bool:
         return False
     if _fallen_back_to(context, lineage, entry) or _hides_something(context, lineage, entry_id):
         return False
-    ops: list[Op] = [context.records.write(stored, lineage.without(entry_id))]
+    left = lineage.without(entry_id)
+    if state is EntryState.REVERTED:
+        left = without_waiting(left, entry_id)
+    ops: list[Op] = [context.records.write(stored, left)]
     if guard is not None:
         ops.append(Delete(context.records.guard_path(entry_id), guard.version))
     ended = entry.timestamp_ms + WRITE_GRACE_MS if state is EntryState.COMPLETED else 0

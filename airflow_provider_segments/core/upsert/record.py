@@ -250,6 +250,15 @@ def waiting_bulks(lineage: Lineage, record: UpsertRecord) -> list[str]:
     return [entry_id for entry_id, entry in entries if entry is None or entry.state is EntryState.COMPLETED]
 
 
+def without_waiting(lineage: Lineage, entry_id: str) -> Lineage:
+    """The lineage once a push that was rolled back before it was resolved has left it."""
+    record = record_of(lineage)
+    if record is None or entry_id not in record.waiting:
+        return lineage
+    waiting = tuple(one for one in record.waiting if one != entry_id)
+    return store_record(lineage, msgspec.structs.replace(record, waiting=waiting))
+
+
 def is_published(lineage: Lineage, entry_id: str) -> bool:
     """Return True if the COMPLETED entry is a part of a version, or has moved rows: it cannot be reverted alone."""
     record = record_of(lineage)
