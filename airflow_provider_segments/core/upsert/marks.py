@@ -13,22 +13,21 @@ import msgspec
 
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.lineage.records import LineageRecords
+from airflow_provider_segments.core.model import records
+from airflow_provider_segments.core.model.records import Record, RecordDecoder
 from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.core.zookeeper import Create, Op, SetData
-from airflow_provider_segments.exceptions import CorruptRecordError, UpsertRefusedError
-
-FORMAT = 1
+from airflow_provider_segments.exceptions import UpsertRefusedError
 
 
-class HeldVersion(msgspec.Struct, frozen=True):
+class HeldVersion(Record, frozen=True, tag_field=records.FORMAT, tag=1):
     """The version that a reader holds. ``is_caught_up`` is false while it is being filled: until then it answers no
     query, and holds nobody back. ``at_ms`` is the wall clock of its last report."""
 
     reader: str
     version: int
-    is_caught_up: bool = True
-    at_ms: int = 0
-    format: int = FORMAT
+    is_caught_up: bool
+    at_ms: int
 
     def followed_by(self, report: HeldVersion) -> HeldVersion:
         """What is known of the reader after ``report``. Its version never goes back, whatever order reports come in."""
@@ -68,13 +67,13 @@ class HeldVersions:
             detail = f"{reader!r} reports version {version}, and the newest is {clock}"
             raise UpsertRefusedError("above-clock", detail, table=self.table)
         path = self._cluster.paths.held_version(self.table, reader)
-        new = HeldVersion(reader, version, is_caught_up, self._cluster.clock.now_ms())
+        new = HeldVersion(reader=reader, version=version, is_caught_up=is_caught_up, at_ms=self._cluster.clock.now_ms())
         self._cluster.session.ensure([self.path])
 
         def attempt() -> HeldVersion:
             node = self._cluster.session.get(path)
-            after = new if node is None else _decode(node.data, path).followed_by(new)
-            payload = msgspec.json.encode(after)
+            after = new if node is None else _DECODER.decode(node.data, path).followed_by(new)
+            payload = records.encode(after)
             op: Op = Create(path, payload) if node is None else SetData(path, payload, node.version)
             self._cluster.session.commit([op])
             return after
@@ -91,15 +90,8 @@ class HeldVersions:
         for name, path, node in zip(names, paths, session.get_many(paths), strict=True):
             if node is None:
                 raise UpsertRefusedError("no-report", f"reader {name!r} has never reported", table=self.table)
-            found.append(_decode(node.data, path))
+            found.append(_DECODER.decode(node.data, path))
         return found
 
 
-def _decode(payload: bytes, where: str) -> HeldVersion:
-    try:
-        held = msgspec.json.decode(payload, type=HeldVersion)
-    except msgspec.DecodeError as error:
-        raise CorruptRecordError(f"{where}: not a readable report ({error})") from error
-    if held.format != FORMAT:
-        raise CorruptRecordError(f"{where}: format {held.format} is unknown to this version")
-    return held
+_DECODER = RecordDecoder(HeldVersion, "report of a held version")
