@@ -23,11 +23,11 @@ from airflow_provider_segments.core.model.segment import Segment, StagedSegment
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import Table
-from airflow_provider_segments.core.upsert.floor import raise_floor
 from airflow_provider_segments.core.upsert.record import Movement, UpsertRecord, require_record
 from airflow_provider_segments.exceptions import ContentionError, EndRefusedError, OutcomeUnknownError, SegmentsError
 from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION, comparison_values
 from airflow_provider_segments.upsert.events import BULK_PARTITION, DELETE, LOSER, Column
+from airflow_provider_segments.upsert.floor import raise_floor
 from airflow_provider_segments.upsert.keys import key_hashes, key_partitions
 from airflow_provider_segments.upsert.reading import read_ends, read_segment
 from airflow_provider_segments.upsert.validity import NEVER, NO_ENDS, RowEnds, log_of

@@ -17,16 +17,16 @@ from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.core.table import SegmentStore, Table
-from airflow_provider_segments.core.upsert.floor import raise_cutoff
 from airflow_provider_segments.core.upsert.record import UpsertRecord, require_record, waiting_bulks
-from airflow_provider_segments.core.upsert.rollback import roll_back
 from airflow_provider_segments.core.upsert.view import is_valid
 from airflow_provider_segments.exceptions import RefusedError, SourceDataError
 from airflow_provider_segments.upsert.columns import VALID_FROM, VALID_UNTIL
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.events import BULK_PARTITION
+from airflow_provider_segments.upsert.floor import raise_cutoff
 from airflow_provider_segments.upsert.ingest import IngestedBatch, UpsertIngestor
 from airflow_provider_segments.upsert.reading import read_rows
+from airflow_provider_segments.upsert.rollback import roll_back
 from tests.support.sessions import CountingSession
 from tests.support.tables import HandClock, object_path, on_clock, on_session
 
