@@ -5,20 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
+from airflow_provider_segments.core import deletion, replacement, retention, tiering
 from airflow_provider_segments.core.cluster import Cluster
-from airflow_provider_segments.core.deletion import mark_by_hand
-from airflow_provider_segments.core.deletion.consumer import LedgerDeleter
-from airflow_provider_segments.core.deletion.mark_by_hand import MarkReport
-from airflow_provider_segments.core.deletion.queue import DeletionQueue
-from airflow_provider_segments.core.deletion.reconcile import Reconciler, ReconcileReport
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
 from airflow_provider_segments.core.lineage.guard import OWN_IDENTITY, GuardState
-from airflow_provider_segments.core.locking import LockBox, Priority
+from airflow_provider_segments.core.locking.types import Priority
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.identity import HeldLock
@@ -26,27 +22,11 @@ from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.model.names import check_table_name, check_text, is_entry_id
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
-from airflow_provider_segments.core.registry.leases import LeaseInfo
-from airflow_provider_segments.core.replacement import end, overwrite, revert, stage, start, unrevert
 from airflow_provider_segments.core.replacement.context import TableContext
-from airflow_provider_segments.core.replacement.end import EndedEntry
-from airflow_provider_segments.core.replacement.revert import RevertedEntry
-from airflow_provider_segments.core.replacement.rules import Force
-from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
-from airflow_provider_segments.core.replacement.staged import sort_out
-from airflow_provider_segments.core.replacement.start import AllVisible, StartedEntry, StartOptions
-from airflow_provider_segments.core.replacement.unrevert import UnrevertedEntry
-from airflow_provider_segments.core.retention import cleanup, drop, retain
-from airflow_provider_segments.core.retention.cleanup import CleanedUp
-from airflow_provider_segments.core.retention.drop import DroppedTable
-from airflow_provider_segments.core.retention.retain import RetentionReport
 from airflow_provider_segments.core.snapshot import SegmentStatus, Snapshot
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table_config import TableConfigs
-from airflow_provider_segments.core.tiering.offload import Offloader
-from airflow_provider_segments.core.tiering.records import OffloadReport
-from airflow_provider_segments.core.upsert.record import Switch
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession, ZooKeeperSettings
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.exceptions import (
@@ -57,6 +37,25 @@ from airflow_provider_segments.exceptions import (
     TableDroppedError,
 )
 
+if TYPE_CHECKING:
+    from airflow_provider_segments.core.deletion.consumer import LedgerDeleter
+    from airflow_provider_segments.core.deletion.mark_by_hand import MarkReport
+    from airflow_provider_segments.core.deletion.queue import DeletionQueue
+    from airflow_provider_segments.core.deletion.reconcile import ReconcileReport
+    from airflow_provider_segments.core.locking import LockBox
+    from airflow_provider_segments.core.registry.leases import LeaseInfo
+    from airflow_provider_segments.core.replacement.end import EndedEntry
+    from airflow_provider_segments.core.replacement.revert import RevertedEntry
+    from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
+    from airflow_provider_segments.core.replacement.start import AllVisible, StartedEntry
+    from airflow_provider_segments.core.replacement.unrevert import UnrevertedEntry
+    from airflow_provider_segments.core.retention.cleanup import CleanedUp
+    from airflow_provider_segments.core.retention.drop import DroppedTable
+    from airflow_provider_segments.core.retention.retain import RetentionReport
+    from airflow_provider_segments.core.tiering.offload import Offloader
+    from airflow_provider_segments.core.tiering.records import OffloadReport
+    from airflow_provider_segments.core.upsert.record import Switch
+
 
 class SegmentStore:
     """The tables of one cluster: metadata in ZooKeeper, data in one object store. Close it, or use it in a ``with``."""
@@ -64,7 +63,6 @@ class SegmentStore:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.configs = TableConfigs(cluster)
-        self.queue = DeletionQueue(cluster)
 
     @classmethod
     def connect(
@@ -89,6 +87,11 @@ class SegmentStore:
         clock: Clock = options.get("clock", SYSTEM_CLOCK)
         session = ZooKeeperSession.connect(settings, sleep=clock.sleep, monotonic=clock.monotonic)
         return cls(Cluster(session, paths, primary, **options))
+
+    @cached_property
+    def queue(self) -> DeletionQueue:
+        """The cluster's deletion queue."""
+        return deletion.queue.DeletionQueue(self.cluster)
 
     @property
     def session(self) -> ZooKeeperSession:
@@ -135,7 +138,7 @@ class SegmentStore:
 
     def deleter(self) -> LedgerDeleter:
         """A consumer of the deletion queue: see :class:`.deletion.consumer.LedgerDeleter`."""
-        return LedgerDeleter(self.cluster, self.queue)
+        return deletion.consumer.LedgerDeleter(self.cluster, self.queue)
 
     def replace(self, **changes: Any) -> SegmentStore:
         """The same cluster with other ``session``, ``storage``, ``deletion``, ``clock`` or ``retry``."""
@@ -199,7 +202,7 @@ class Table:
         A forced start marks the segments of the snapshot before the last one, and of the pushes it reverted, for
         deletion here.
         """
-        options = StartOptions(
+        options = replacement.start.StartOptions(
             identity=_check_identity(identity),
             force_cleanup=force_cleanup,
             locks=locks,
@@ -207,9 +210,9 @@ class Table:
             rewrite=rewrite,
             moves_rows=moves_rows,
         )
-        started = start.start(self._context, segments_from, segments_to, options)
+        started = replacement.start.start(self._context, segments_from, segments_to, options)
         if force_cleanup:
-            cleanup.finish_forced_start(self._context, started)
+            retention.cleanup.finish_forced_start(self._context, started)
         return started
 
     def entry_state(self, entry_id: str) -> EntryState | None:
@@ -235,16 +238,18 @@ class Table:
 
     def open_stage(self, entry_id: str, stager: str = "build") -> StageTicket:
         """Begin an attempt to stage into an entry: see :func:`.replacement.stage.open_stage`."""
-        return stage.open_stage(self._context, entry_id, stager)
+        return replacement.stage.open_stage(self._context, entry_id, stager)
 
     def stage(self, ticket: StageTicket, segments: Sequence[StagedSegment]) -> StagedPush:
         """Register built segments, hidden, under their entry: see :func:`.replacement.stage.stage`."""
-        return stage.stage(self._context, ticket, segments)
+        return replacement.stage.stage(self._context, ticket, segments)
 
     def staged(self, entry_id: str) -> Snapshot:
         """What is staged into an entry and would become visible with its end. Raises :class:`EntryNotFoundError`."""
         guard = self._context.guard(entry_id)
-        return self._context.reader.staged(sort_out(guard.guard, self._context.registry.of_entry(entry_id)).current)
+        return self._context.reader.staged(
+            replacement.staged.sort_out(guard.guard, self._context.registry.of_entry(entry_id)).current
+        )
 
     def held_back(self) -> Snapshot:
         """The segments of an upsert table that wait to be resolved: no reader sees them yet. Raises
@@ -260,56 +265,60 @@ class Table:
         switch: Switch | None = None,
     ) -> EndedEntry:
         """Switch: see :func:`.replacement.end.end`."""
-        return end.end(self._context, entry_id, segments_to, allow_empty=allow_empty, switch=switch)
+        return replacement.end.end(self._context, entry_id, segments_to, allow_empty=allow_empty, switch=switch)
 
     def revert(
         self, entry_id: str, *, force: bool = False, allow_empty: bool = False, identity: str | None = None
     ) -> RevertedEntry:
         """Roll back: see :func:`.replacement.revert.revert`. ``force`` also aborts a push in progress; ``allow_empty``
         also leaves the table without visible rows."""
-        how, who = Force.ALSO if force else Force.NEVER, _check_identity(identity)
-        return revert.revert(self._context, entry_id, force=how, allow_empty=allow_empty, identity=who)
+        how, who = replacement.rules.Force.ALSO if force else replacement.rules.Force.NEVER, _check_identity(identity)
+        return replacement.revert.revert(self._context, entry_id, force=how, allow_empty=allow_empty, identity=who)
 
     def unrevert(self, entry_id: str, *, allow_empty: bool = False, identity: str | None = None) -> UnrevertedEntry:
         """Bring back what was rolled back: see :func:`.replacement.unrevert.unrevert`."""
         who = _check_identity(identity)
-        return unrevert.unrevert(self._context, entry_id, allow_empty=allow_empty, identity=who)
+        return replacement.unrevert.unrevert(self._context, entry_id, allow_empty=allow_empty, identity=who)
 
     def abort(self, entry_id: str, *, identity: str | None = None) -> RevertedEntry:
         """Revert a push in progress, and nothing else: one that was completed meanwhile is refused (``completed``)."""
-        return revert.revert(self._context, entry_id, force=Force.ONLY, identity=_check_identity(identity))
+        return replacement.revert.revert(
+            self._context, entry_id, force=replacement.rules.Force.ONLY, identity=_check_identity(identity)
+        )
 
     def preview_revert(self, entry_id: str, *, force: bool = False, allow_empty: bool = False) -> RevertedEntry:
         """What :meth:`revert` would do, or the error it would raise. Changes nothing."""
-        how = Force.ALSO if force else Force.NEVER
-        return revert.preview(self._context, entry_id, force=how, allow_empty=allow_empty)
+        how = replacement.rules.Force.ALSO if force else replacement.rules.Force.NEVER
+        return replacement.revert.preview(self._context, entry_id, force=how, allow_empty=allow_empty)
 
     def preview_unrevert(self, entry_id: str, *, allow_empty: bool = False) -> UnrevertedEntry:
         """What :meth:`unrevert` would do, or the error it would raise. Changes nothing."""
-        return unrevert.preview(self._context, entry_id, allow_empty=allow_empty)
+        return replacement.unrevert.preview(self._context, entry_id, allow_empty=allow_empty)
 
     def drop(self, *, identity: str | None = None) -> DroppedTable:
         """Drop the table: see :mod:`.retention.drop`. Reverting the entry that this makes brings it back."""
-        return drop.drop(self._context, identity=_check_identity(identity))
+        return retention.drop.drop(self._context, identity=_check_identity(identity))
 
     def preview_drop(self) -> DroppedTable:
         """What :meth:`drop` would do now. Changes nothing."""
-        return drop.preview(self._context)
+        return retention.drop.preview(self._context)
 
     def delete_time(
         self, interval: Interval, *, identity: str | None = None, priority: int = Priority.BATCH
     ) -> EndedEntry:
         """Remove the rows of a stretch of time from sight: see :func:`.replacement.overwrite.delete_time`."""
-        return overwrite.delete_time(self._context, interval, identity=_check_identity(identity), priority=priority)
+        return replacement.overwrite.delete_time(
+            self._context, interval, identity=_check_identity(identity), priority=priority
+        )
 
     def cleanup(self) -> CleanedUp:
         """One pass of the lineage clean-up: see :func:`.retention.cleanup.run`."""
-        return cleanup.run(self._context)
+        return retention.cleanup.run(self._context)
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
         """The lineage clean-up and the time retention in one pass: see :func:`.retention.retain.retain`. A dry run
         says what would go and why, and writes nothing."""
-        return retain.retain(self._context, dry_run=dry_run)
+        return retention.retain.retain(self._context, dry_run=dry_run)
 
     def mark_ledgers(
         self, segments: Sequence[str] | None = None, *, entry_id: str | None = None, missing_ok: bool = False
@@ -325,8 +334,8 @@ class Table:
         self.config()
         if entry_id is not None:
             whole = entry_id if is_entry_id(entry_id) else self.resolve_entry(entry_id)
-            return mark_by_hand.mark_entry(self._context.marker, whole)
-        return mark_by_hand.mark_segments(self._context.marker, segments or (), missing_ok=missing_ok)
+            return deletion.mark_by_hand.mark_entry(self._context.marker, whole)
+        return deletion.mark_by_hand.mark_segments(self._context.marker, segments or (), missing_ok=missing_ok)
 
     def offload(
         self,
@@ -351,7 +360,7 @@ class Table:
     ) -> ReconcileReport:
         """Compare storage with what is known of it: see :meth:`.deletion.reconcile.Reconciler.run`."""
         self.config()
-        reconciler = Reconciler(self.store.cluster, self.name, self.sent)
+        reconciler = deletion.reconcile.Reconciler(self.store.cluster, self.name, self.sent)
         return reconciler.run(grace_ms=grace_ms, enqueue=enqueue, progress=progress)
 
     def _offloader(self) -> Offloader:
@@ -362,7 +371,7 @@ class Table:
                 + ("no tiered storage" if tiered is None else f"the same tiered storage as primary, {tiered.uri}")
                 + "; set SEGMENTS_TIERED_URI, or the tiered storage of the connection"
             )
-        return Offloader(self.store.cluster, self.name, tiered, self.sent)
+        return tiering.offload.Offloader(self.store.cluster, self.name, tiered, self.sent)
 
     @property
     def sent(self) -> Counter[str]:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.core import deletion
 from airflow_provider_segments.core.cluster import Cluster
-from airflow_provider_segments.core.deletion.mark import Marker
 from airflow_provider_segments.core.lineage.entries import Lineage
 from airflow_provider_segments.core.lineage.guard import Guard, StoredGuard
 from airflow_provider_segments.core.lineage.hiding import is_settled
@@ -23,6 +23,9 @@ from airflow_provider_segments.core.table_config import TableConfigs
 from airflow_provider_segments.core.versions.places import StageOwner
 from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Op, ZooKeeperSession
 from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError
+
+if TYPE_CHECKING:
+    from airflow_provider_segments.core.deletion.mark import Marker
 
 _T = TypeVar("_T")
 
@@ -63,7 +66,7 @@ class TableContext:
     @cached_property
     def marker(self) -> Marker:
         """Marks segments of the table for deletion."""
-        return Marker(self.cluster, self.table, self.sent)
+        return deletion.mark.Marker(self.cluster, self.table, self.sent)
 
     @cached_property
     def locks(self) -> LockBox:

@@ -1,1 +1,19 @@
 """Moving old segments to tiered storage: copied first, recorded next, and taken from primary storage last."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_provider_segments.core.tiering import (
+        offload as offload,
+    )
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Load a module when it is first asked for: a command that needs few of them starts at once."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return importlib.import_module(f"{__name__}.{name}")
