@@ -49,6 +49,11 @@ def cut(text: str, limit: int = MAX_MESSAGE) -> str:
     return text[: limit - end - len(left_out)] + left_out + text[-end:]
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return ``1 segment``, ``2,000 segments``, ``2 entries``; ``plural`` is for nouns that do more than gain an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def is_secret_name(name: str) -> bool:
     """Return True if an option of that name most likely holds a secret, as ``password`` or ``fs.s3a.secret.key``."""
     return _SECRET_KEY.search(re.sub(r"[^A-Za-z]", "", name)) is not None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_provider_segments.cli.output import Cell, age, count, few, size
+from airflow_provider_segments.cli.output import Cell, age, few, size
 from airflow_provider_segments.cli.run import Call, UsageError
 from airflow_provider_segments.core.lineage.entries import EntryState, LineageEntry
 from airflow_provider_segments.core.model.config import TableConfig
@@ -23,6 +23,7 @@ from airflow_provider_segments.exceptions import (
     MetadataUnavailableError,
     RevertRefusedError,
 )
+from airflow_provider_segments.text import count
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.lineage.entries import Lineage
@@ -396,7 +397,7 @@ def dev_zookeeper(call: Call) -> None:
     from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 
     signal.signal(signal.SIGTERM, _interrupt)
-    with EmbeddedZooKeeper(Path(call.args.data_dir).absolute(), call.args.port) as server:
+    with EmbeddedZooKeeper(_data_dir(call.args.data_dir), call.args.port) as server:
         if call.out.as_json:
             call.out.document({"zookeeper": server.hosts, "data_dir": str(server.data_dir), "pid": server.pid})
         else:
@@ -409,6 +410,14 @@ def dev_zookeeper(call: Call) -> None:
         raise MetadataUnavailableError(
             f"the embedded ZooKeeper has ended by itself; see {server.data_dir}/zookeeper.log"
         )
+
+
+def _data_dir(given: str | None) -> Path:
+    """The folder that was given, or one of this user's for data that survives a restart (XDG)."""
+    if given is not None:
+        return Path(given).absolute()
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "segments" / "zookeeper"
 
 
 def _wait_for_end(pid: int) -> None:

@@ -74,6 +74,31 @@ def names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def seconds(text: str) -> float:
+    """Argument type: a number of seconds above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < _MOST_SECONDS:  # also refuses NaN
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
+
+
+def whole(text: str) -> int:
+    """Argument type: a whole number above 0."""
+    if not (text.isascii() and text.isdigit() and int(text[:20])):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text[:20])
+
+
+def port(text: str) -> int:
+    """Argument type: a TCP port."""
+    if not 0 < (found := whole(text)) < 65_536:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: they end at 65535")
+    return found
+
+
 def period(text: str) -> int:
     """Argument type: a period as in ``1d``, ``4h30m``, ``0s``, in milliseconds."""
     from airflow_provider_segments.core.model.period import parse_period
@@ -85,6 +110,7 @@ def period(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+_MOST_SECONDS = 1e9
 _TABLE = _argument("table", metavar="TABLE", help="name of the table")
 _ENTRY = _argument(
     "entry", metavar="ENTRY", help='lineage entry: its id, the beginning of it (4 characters or more), or "latest"'
@@ -288,8 +314,8 @@ COMMANDS: tuple[Command | Group, ...] = (
         "Delete what is marked and due",
         "deletion:drain",
         (
-            _argument("--max-seconds", metavar="N", type=float, help="work no longer than this"),
-            _argument("--max-ledgers", metavar="N", type=int, help="work on no more messages than about this"),
+            _argument("--max-seconds", metavar="N", type=seconds, help="work no longer than this"),
+            _argument("--max-ledgers", metavar="N", type=whole, help="work on no more messages than about this"),
         ),
         "Be a consumer of the deletion queue until nothing is due. Any number may work at once.",
     ),
@@ -316,7 +342,7 @@ COMMANDS: tuple[Command | Group, ...] = (
                 default="1d",
                 help="how long both copies stay after that (default: 1d)",
             ),
-            _argument("--max-segments", metavar="N", type=int, help="copy no more than this, a table"),
+            _argument("--max-segments", metavar="N", type=whole, help="copy no more than this, a table"),
         ),
         "Copy and verify segments that ended long enough ago; mark primary copies whose offload is old enough.",
     ),
@@ -393,8 +419,12 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "Run the embedded ZooKeeper in the foreground",
                 "dev_zookeeper",
                 (
-                    _argument("--data-dir", metavar="FOLDER", required=True, help="its data; survives a restart"),
-                    _argument("--port", metavar="PORT", type=int, default=2181, help="default: 2181"),
+                    _argument(
+                        "--data-dir",
+                        metavar="FOLDER",
+                        help="its data; survives a restart (default: ~/.local/state/segments/zookeeper)",
+                    ),
+                    _argument("--port", metavar="PORT", type=port, default=2181, help="default: 2181"),
                 ),
                 offline=True,
             ),

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.cli.output import Cell, age, count, size
+from airflow_provider_segments.cli.output import Cell, age, size
 from airflow_provider_segments.cli.run import Call, UsageError
+from airflow_provider_segments.text import count
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.deletion.dead_letters import DeadLetter
@@ -187,7 +188,8 @@ def _progress(call: Call) -> Iterator[Callable[[Any], None] | None]:
         return
 
     def show(report: DeletionReport) -> None:
-        text = f"{report.deliveries:,} messages, {report.total('deleted'):,} objects deleted, {size(report.bytes)}"
+        deleted = count(report.total("deleted"), "object")
+        text = f"{count(report.deliveries, 'message')}, {deleted} deleted, {size(report.bytes)}"
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
     try:

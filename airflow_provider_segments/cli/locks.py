@@ -8,11 +8,12 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.cli.output import Cell, age, count, few, shorten
+from airflow_provider_segments.cli.output import Cell, age, few, shorten
 from airflow_provider_segments.cli.run import Call, UsageError
 from airflow_provider_segments.core.locking.ranges import expand
 from airflow_provider_segments.core.model.interval import Interval, format_ms
 from airflow_provider_segments.exceptions import LockLostError
+from airflow_provider_segments.text import count
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.locking import Lock

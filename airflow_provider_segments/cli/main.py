@@ -1,85 +1,27 @@
-"""The ``segments`` command, for places without Airflow."""
+"""The ``segments`` command, for places without Airflow. Loads nothing before :func:`main` can be interrupted."""
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
-
-from airflow_provider_segments import __version__
-from airflow_provider_segments.cli.commands import COMMANDS, CONNECTION, EXIT_CODES, Command, Group, arguments_of
-from airflow_provider_segments.cli.run import UsageError, run
-from airflow_provider_segments.text import for_message
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.core.table import SegmentStore
+    from collections.abc import Sequence
 
-_EPILOG = f"""\
-environment:
-  SEGMENTS_ZOOKEEPER, SEGMENTS_CLUSTER, SEGMENTS_STORAGE    where the store is, unless flags say so
-  SEGMENTS_ZK_USERNAME, SEGMENTS_ZK_PASSWORD                ZooKeeper digest credentials
-  SEGMENTS_ZK_USE_SSL, SEGMENTS_ZK_CA, SEGMENTS_ZK_...      TLS to ZooKeeper: see connection.py
-  SEGMENTS_S3_ENDPOINT_URL, SEGMENTS_S3_REGION              S3 servers other than AWS
-  SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY            S3 credentials; without them boto3's standard chain
-  SEGMENTS_TIERED_URI, SEGMENTS_TIERED_S3_...               where old segments are offloaded to
-  NO_COLOR                                                  no colours, also on a terminal
-
-{EXIT_CODES}"""
+_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` defaults to the process's arguments."""
-    args = make_parser().parse_args(argv)
-    command: Command = args.command
-    return run(command, args, open_store)
+    try:
+        from airflow_provider_segments.cli.parser import make_parser, open_store
+        from airflow_provider_segments.cli.run import run
 
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in printable text of at most a screen."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(for_message(message))
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The parser. It puts the :class:`~.commands.Command` into ``command``."""
-    parser = _Parser(
-        prog="segments",
-        description="Immutable table segments with atomic replacement and rollback.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"segments {__version__}")
-    _add(parser, COMMANDS)
-    return parser
-
-
-def open_store(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> SegmentStore:
-    """The store that flags and environment describe."""
-    zookeeper = args.zookeeper or environ.get("SEGMENTS_ZOOKEEPER")
-    storage = args.storage or environ.get("SEGMENTS_STORAGE")
-    if not zookeeper or not storage:
-        raise UsageError("no store: give --zookeeper and --storage, or set SEGMENTS_ZOOKEEPER and SEGMENTS_STORAGE")
-    from airflow_provider_segments.core.environment import connect
-    from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
-
-    return connect(zookeeper, storage, args.cluster or environ.get("SEGMENTS_CLUSTER") or DEFAULT_CLUSTER)
-
-
-def _add(parser: argparse.ArgumentParser, commands: Iterable[Command | Group]) -> None:
-    below = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in commands:
-        described: dict[str, Any] = {"help": command.help, "formatter_class": argparse.RawDescriptionHelpFormatter}
-        if isinstance(command, Group):
-            _add(below.add_parser(command.name, description=command.help, **described), command.commands)
-            continue
-        text = command.description or command.help
-        one = below.add_parser(command.name, description=text, epilog=EXIT_CODES, **described)
-        one.set_defaults(command=command)
-        for argument in arguments_of(command, CONNECTION):
-            one.add_argument(*argument.flags, **argument.options)
+        given = sys.argv[1:] if argv is None else argv
+        args = make_parser(as_json="--json" in given).parse_args(given)
+        return run(args.command, args, open_store)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
 
 
 if __name__ == "__main__":

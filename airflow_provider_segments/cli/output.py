@@ -81,11 +81,6 @@ def shorten(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(width - 2, 0)] + ".."
 
 
-def count(number: int, noun: str) -> str:
-    """``1 segment``, ``2,000 segments``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def size(count_of_bytes: int) -> str:
     """Bytes as a person reads them: ``1.2 GiB``."""
     value = float(count_of_bytes)

@@ -15,6 +15,7 @@ from airflow_provider_segments.core.model.ledger import owner_metadata
 from airflow_provider_segments.core.model.names import check_segment_name, entry_tag
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
+from airflow_provider_segments.text import count
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
@@ -114,7 +115,9 @@ def _times(path: Path, footer: Any, config: TableConfig) -> tuple[int | None, in
     for group in range(footer.num_row_groups):
         statistics = footer.row_group(group).column(at).statistics
         if statistics is not None and statistics.null_count:
-            raise SourceDataError(f"{path} has {statistics.null_count} rows without a time in {config.time_column!r}")
+            raise SourceDataError(
+                f"{path} has {count(statistics.null_count, 'row')} without a time in {config.time_column!r}"
+            )
         if statistics is None or not statistics.has_min_max:
             return None, None
         for value in (statistics.min, statistics.max):

@@ -15,6 +15,7 @@ from airflow_provider_segments.core.locking.ranges import ranges_of
 from airflow_provider_segments.core.model.interval import ALL_TIME, MAX_MS, MIN_MS, Interval, format_ms
 from airflow_provider_segments.core.model.segment import Segment, SegmentState
 from airflow_provider_segments.core.snapshot import SegmentStatus
+from airflow_provider_segments.text import count
 
 _STATES = (SegmentState.STANDBY, SegmentState.VISIBLE, SegmentState.OVERSHADOWED)
 
@@ -182,14 +183,13 @@ def _draw_row(state: SegmentState, layer: Sequence[TimelineLine], scale: _Scale,
 
 def _draw_cells(line: TimelineLine, left: float, right: float, top: int) -> Iterator[str]:
     """One cell a segment, or one for all where they would be too narrow to see."""
-    count = len(line.segments)
-    step = (right - left) / count
+    step = (right - left) / len(line.segments)
     groups = [(segment,) for segment in line.segments] if step >= _CELL else [line.segments]
     wide = (right - left) / len(groups)
     for at, group in enumerate(groups):
         x = left + at * wide
         yield rect(x, top + 1, wide, _HEIGHT - 1, line.state.value, _describe(line, group))
-        label = f"{len(group):,} segments" if len(group) > 1 else f"{group[0].rows:,} rows"
+        label = count(len(group), "segment") if len(group) > 1 else count(group[0].rows, "row")
         if wide >= 6.3 * len(label) + 6:
             ink = "#fff" if line.state is SegmentState.VISIBLE else INK
             yield text(x + wide / 2, top + _HEIGHT / 2 + 4.5, label, fill=ink, anchor="middle", quiet=True)
@@ -247,7 +247,7 @@ def _amount(segments: Sequence[Segment]) -> str:
     what = "segment" if len(segments) == 1 else f"{len(segments):,} segments"
     names = f" {cropped(ranges_text(ids))}" if ids else ""
     rows, size = sum(segment.rows for segment in segments), sum(segment.bytes for segment in segments)
-    return f"{what}{names}, {rows:,} rows, {size:,} bytes"
+    return f"{what}{names}, {count(rows, 'row')}, {count(size, 'byte')}"
 
 
 # -- around the plot ---------------------------------------------------------------------------------------------------

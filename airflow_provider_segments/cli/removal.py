@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.cli.output import count, size
+from airflow_provider_segments.cli.output import size
 from airflow_provider_segments.cli.run import Call, UsageError
 from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.text import count
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.retention.drop import DroppedTable
@@ -33,7 +34,7 @@ def drop_table(call: Call) -> None:
 
 
 def _seen(done: DroppedTable) -> str:
-    return f"{done.rows:,} rows in {count(done.segments, 'segment')} ({size(done.bytes)})"
+    return f"{count(done.rows, 'row')} in {count(done.segments, 'segment')} ({size(done.bytes)})"
 
 
 def _document(done: DroppedTable, *, dry_run: bool) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def _report(call: Call, table: Table, found: dict[str, Any]) -> None:
     if call.out.as_json:
         call.out.document({"table": table.name, **found})
         return
-    there = f"{count(found['segments'], 'segment')} with at most {found['most_rows']:,} rows there"
+    there = f"{count(found['segments'], 'segment')} with at most {count(found['most_rows'], 'row')} there"
     if found["dry_run"]:
         call.out.line(f"that time of table {table.name} would be removed: {there}")
     else:

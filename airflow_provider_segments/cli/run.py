@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import logging
 import os
 import sys
@@ -50,8 +51,9 @@ class Call:
         return self._store
 
     def note(self, text: str) -> None:
-        """A remark for a person, kept out of the output that programs read."""
-        print(escape(text), file=sys.stderr)
+        """A remark for a person, kept out of what programs read."""
+        if not self.out.as_json:
+            print(escape(text), file=sys.stderr)
 
     def close(self) -> None:
         """End the store's session, if there is one."""
@@ -76,9 +78,22 @@ def run(command: Command, args: argparse.Namespace, open_store: Callable[[argpar
     except (SegmentsError, UsageError) as error:
         if args.debug:
             traceback.print_exc()
-        print(f"error: {for_message(str(error))}", file=sys.stderr)
+        print_error(error, as_json=args.json)
         return exit_code(error)
     return DONE
+
+
+def print_error(error: Exception, *, as_json: bool) -> None:
+    """Say on standard error what went wrong: one line, for people or as JSON."""
+    message = for_message(str(error))
+    if not as_json:
+        print(f"error: {message}", file=sys.stderr)
+        return
+    told = {"type": type(error).__name__, "message": message, "exit_code": exit_code(error)}
+    for name in ("rule", "table", "entry_id", "hint"):
+        if value := getattr(error, name, None):
+            told[name] = for_message(value)
+    print(json.dumps({"error": told}), file=sys.stderr)
 
 
 def action_of(command: Command) -> Callable[[Call], None]:

@@ -63,7 +63,9 @@ class EmbeddedZooKeeper:
         return self._process.pid if self._process else None
 
     def start(self, timeout: float = 60.0) -> Self:
-        """Start the server and wait, at most ``timeout`` seconds, until it answers."""
+        """Start the server and wait, at most ``timeout`` seconds, until it answers. Raises :class:`InvalidConfigError`
+        when the port is taken."""
+        _check_free(self.port)
         self.data_dir.mkdir(parents=True, exist_ok=True)
         config = self.data_dir / "zoo.cfg"
         config.write_text(_CONFIG.format(data=self.data_dir / "data", port=self.port))
@@ -118,6 +120,18 @@ class EmbeddedZooKeeper:
         raise MetadataUnavailableError(
             f"the embedded ZooKeeper did not start on port {self.port}; end of {log}: {tail}"
         )
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does: what has just closed is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InvalidConfigError(
+                f"port {port} of 127.0.0.1 is taken ({error.strerror}): perhaps a ZooKeeper runs there already. "
+                "Choose another one (--port)"
+            ) from error
 
 
 def _answers(port: int) -> bool:

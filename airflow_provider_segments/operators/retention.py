@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_segments import text
 from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.operators.base import TablesOperator, truth
 from airflow_provider_segments.operators.metrics import count
@@ -134,7 +135,9 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         for entry_id, why in report[what].items():
             yield f"{what} entry {entry_id}: {why}"
     for entry_id, one in report["marked"].items():
-        yield f"marked {one['segments']} segments that entry {entry_id} hid, {one['bytes']} bytes: {one['reason']}"
+        segments = text.count(one["segments"], "segment")
+        yield f"marked {segments} that entry {entry_id} hid, {one['bytes']} bytes: {one['reason']}"
     for what in ("expired", "skipped"):
         for one in report[what]:
-            yield f"{what} {one['segments']} segments, {one['bytes']} bytes (entry {one['entry_id']}): {one['reason']}"
+            segments = text.count(one["segments"], "segment")
+            yield f"{what} {segments}, {one['bytes']} bytes (entry {one['entry_id']}): {one['reason']}"

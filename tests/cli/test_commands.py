@@ -201,7 +201,7 @@ def bad_files(folder: Path) -> list[tuple[Path, str]]:
         (folder / "absent.parquet", "not a readable Parquet file"),
         (empty, "has no rows"),
         (other, "has no column 'at'"),
-        (hole, "1 rows without a time"),
+        (hole, "1 row without a time"),
         (blind, "--chunk"),
         (parquet(folder, 1, 2), "spans the DAY chunks 2013-01-01 to 2013-01-02"),
     ]

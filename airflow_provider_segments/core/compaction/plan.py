@@ -14,6 +14,7 @@ from airflow_provider_segments.core.lineage.entries import Overwrite
 from airflow_provider_segments.core.model.interval import Granularity, Interval, parse_chunk
 from airflow_provider_segments.core.model.segment import Segment
 from airflow_provider_segments.core.versions.overwrites import TimeFilter
+from airflow_provider_segments.text import count
 
 _GOOD = 0.75  # of the target: smaller segments are worth merging
 _SPARE = 2  # times as many segments as would be needed: Spark's own sort cuts large chunks less exactly than a worker
@@ -146,18 +147,18 @@ def _group(chunk: str, found: Sequence[Segment], settings: CompactionSettings) -
 def _wanted(chunk: str, found: Sequence[Segment], settings: CompactionSettings) -> tuple[list[Segment], str]:
     if settings.deduplicate or settings.rollup:  # rows of one key may be in any two segments
         fresh = [segment for segment in found if segment.fingerprint != settings.fingerprint]
-        return (list(found), f"{len(fresh)} segments since the last compaction") if fresh else ([], "")
+        return (list(found), f"{count(len(fresh), 'segment')} since the last compaction") if fresh else ([], "")
     good = [segment for segment in found if _is_good(segment, chunk, settings)]
     rest = [segment for segment in found if not _is_good(segment, chunk, settings)]
     if cut := [segment for segment in rest if segment.visible_in]:
-        return rest, f"{len(cut)} segments are partly hidden by an overwrite"
+        return rest, f"partly hidden by an overwrite: {count(len(cut), 'segment')}"
     if finer := [segment for segment in rest if segment.chunk != chunk]:
-        return rest, f"{len(finer)} segments of a finer granularity"
+        return rest, f"{count(len(finer), 'segment')} of a finer granularity"
     fresh = [segment for segment in rest if segment.fingerprint != settings.fingerprint]
     needed = max(1, -(-sum(segment.rows for segment in rest) // settings.target_rows))
     if not fresh and len(rest) <= _SPARE * needed:
         return [], ""  # what a compaction has left over: another would make hardly fewer of it
-    return rest, f"{len(rest)} segments are not of the wanted size or order, {len(good)} are"
+    return rest, f"not of the wanted size or order: {count(len(rest), 'segment')}; as they should be: {len(good)}"
 
 
 def _is_good(segment: Segment, chunk: str, settings: CompactionSettings) -> bool:

@@ -8,6 +8,7 @@ is success; a refused or lost request never reads as missing.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,13 @@ from airflow_provider_segments.core.deletion.sweep import MOVABLE, Sweeper
 from airflow_provider_segments.core.model import ledger as ledgers
 from airflow_provider_segments.core.model.ledger import DeletionBatch, LedgerType, Malformed, PendingDeleteLedgerInfo
 from airflow_provider_segments.core.storage.base import ObjectStore, OwnedOutcome, encode_owner
-from airflow_provider_segments.exceptions import CorruptRecordError, NewerRecordError, SegmentsError, StorageError
+from airflow_provider_segments.exceptions import (
+    CorruptRecordError,
+    InvalidConfigError,
+    NewerRecordError,
+    SegmentsError,
+    StorageError,
+)
 
 _LOG = logging.getLogger(__name__)
 _SECURITY = logging.getLogger("airflow_provider_segments.security")
@@ -72,6 +79,10 @@ class LedgerDeleter:
         ``progress`` is called after each round with the totals so far. Any number of consumers may work at once. Raises
         :class:`MetadataUnavailableError`; claims come back by themselves then.
         """
+        if max_seconds is not None and not 0 <= max_seconds < math.inf:
+            raise InvalidConfigError(f"max_seconds must be a number of seconds of 0 or more, not {max_seconds}")
+        if max_ledgers is not None and max_ledgers < 0:
+            raise InvalidConfigError(f"max_ledgers must be 0 or more, not {max_ledgers}")
         total = DeletionReport()
         until = None if max_seconds is None else self.cluster.clock.monotonic() + max_seconds
         sweeper = Sweeper(self.cluster, self.queue)

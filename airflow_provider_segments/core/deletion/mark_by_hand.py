@@ -177,12 +177,12 @@ def _why_needed(lineage: Lineage, found: Sequence[Shard], names: Collection[str]
 def _why_entry_needed(lineage: Lineage, entry_id: str, found: Sequence[Shard]) -> _Finding | None:
     entry = lineage.get(entry_id)
     if entry is not None and entry.state is EntryState.IN_PROGRESS:
-        return "in-progress", "the entry is IN_PROGRESS", "Revert it first, with force."
+        return "in-progress", "the entry is IN_PROGRESS", "Abort it first: revert it with --force (force=True)."
     if entry is not None and entry.state is EntryState.COMPLETED:
         return "completed", "the entry is COMPLETED: its segments are visible or kept for a revert", _HELD
     if entry is None and found:
-        count = sum(len(shard.records) for shard in found)
-        detail = f"the entry has left the lineage, and {count} segments of it are visible or kept for a revert"
+        total = sum(len(shard.records) for shard in found)
+        detail = f"the entry has left the lineage, and of its segments {total} are visible or kept for a revert"
         return "visible", detail, "Replace them by a push first."
     return None
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.model.names import is_number
 from airflow_provider_segments.exceptions import CorruptRecordError, EntryNotFoundError
+from airflow_provider_segments.text import count
 
 
 class EntryState(enum.Enum):
@@ -138,7 +139,7 @@ class Lineage:
         if entry is None:
             raise EntryNotFoundError(
                 f"table {self.table!r} has no lineage entry {entry_id}: it was never made, or was cleaned up; "
-                f"the lineage has {len(self)} entries"
+                f"the lineage has {count(len(self), 'entry', 'entries')}"
             )
         return entry
 

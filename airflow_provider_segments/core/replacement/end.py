@@ -28,6 +28,7 @@ from airflow_provider_segments.core.versions.order import (
 from airflow_provider_segments.core.versions.overwrites import merge_touching
 from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Op
 from airflow_provider_segments.exceptions import EndRefusedError, EntryNotFoundError
+from airflow_provider_segments.text import count
 
 INPUTS_OVERWRITTEN = "inputs-overwritten"
 """The rule that refuses a rewrite when what readers see of its inputs has changed since they were read."""
@@ -172,7 +173,7 @@ def _check_may_be_empty(context: TableContext, entry: LineageEntry, guard: Store
     if allow_empty:
         return
     replaced = len(entry.segments_from)
-    hint = f"An empty end, if it is allowed, only removes the {replaced} segments that the entry replaces."
+    hint = f"An empty end, if it is allowed, only removes what the entry replaces ({count(replaced, 'segment')})."
     if not guard.guard.stages:
         hint = f"Run the build first. {hint}"
     raise _refused(context, entry, "nothing-staged", "no segment was staged", hint)
@@ -216,7 +217,8 @@ def _chosen(
             context,
             entry,
             "rewrite-in-part",
-            f"{len(by_name)} segments hold the rows of what it replaces, and only {len(set(wanted))} are to be visible",
+            f"the rows of what it replaces are in {count(len(by_name), 'segment')}, "
+            f"and only {len(set(wanted))} of them would be visible",
             "End it with all of them.",
         )
     if absent := [name for name in wanted if name not in by_name]:
@@ -238,7 +240,7 @@ def _by_name(context: TableContext, entry: LineageEntry, staged: Staged) -> dict
             context,
             entry,
             "staged-twice",
-            f"{total} segments were staged under {len(by_name)} names",
+            f"{count(total, 'segment')} were staged under {count(len(by_name), 'name')}",
             "Give each stager names of its own and run the builds again.",
         )
     return by_name
@@ -401,7 +403,7 @@ def _check_replaces_all(context: TableContext, stored: StoredLineage, entry: Lin
             context,
             entry,
             "refresh-must-replace",
-            f"the REFRESH table shows {len(visible)} segments that were not there when the entry was started",
+            f"the REFRESH table shows {count(len(visible), 'segment')} not there when the entry was started",
             "Start a new replacement.",
         )
 
@@ -443,7 +445,7 @@ def _check_from(context: TableContext, stored: StoredLineage, entry: LineageEntr
             entry,
             "from-gone",
             f"{describe_names(gone)} of 'from' was removed from the table",
-            "Revert the entry with force.",
+            "Abort the entry: revert it with --force (force=True).",
         )
     prepared.seen.root_version = root.version
     return [Check(context.registry.path, read.root.version)]
@@ -463,7 +465,7 @@ def _check_seen(context: TableContext, lineage: Lineage, entry: LineageEntry) ->
             entry,
             "from-not-seen",
             f"segments of the rewrite {min(lost)} were lost since, so readers see what that replaced instead of 'from'",
-            "Revert the entry with force, and that rewrite, and start a new replacement.",
+            "Abort the entry (revert it with --force, force=True), revert that rewrite, and start a new replacement.",
         )
 
 
@@ -512,7 +514,7 @@ def _cleaned_away(context: TableContext, lineage: Lineage, entry_id: str) -> End
     if not records:
         raise EntryNotFoundError(
             f"table {context.table!r} has no lineage entry {entry_id}: it was never made, or was cleaned up; "
-            f"the lineage has {len(lineage)} entries"
+            f"the lineage has {count(len(lineage), 'entry', 'entries')}"
         )
     rows, size = _totals(records)
     return EndedEntry(entry_id, (), tuple(one.name for one in records), rows, size, already=True, switch_ms=0.0)

@@ -13,6 +13,7 @@ from airflow_provider_segments.core.replacement.forecast import Forecast, Totals
 from airflow_provider_segments.core.replacement.rules import Force, check_revert
 from airflow_provider_segments.core.zookeeper import Op
 from airflow_provider_segments.exceptions import RevertRefusedError
+from airflow_provider_segments.text import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def _plan(forecast: Forecast, stored: StoredLineage, *, force: Force, allow_empt
     if before.rows and not after.rows and not allow_empty:
         raise RevertRefusedError(
             "would-be-empty",
-            f"revert refused: readers see {before.rows:,} rows now, and would see none",
+            f"revert refused: readers see {count(before.rows, 'row')} now, and would see none",
             table=context.table,
             entry_id=entry.entry_id,
             hint="If that is meant, allow an empty table (--allow-empty, allow_empty=True).",
@@ -157,7 +158,7 @@ def _check_alone(forecast: Forecast, stored: StoredLineage, entry: LineageEntry)
     if visible := forecast.totals(stored.lineage, stored.zxid).segments:
         raise RevertRefusedError(
             "refresh-pushed-since",
-            f"revert refused: the REFRESH table shows {visible} segments that were pushed since, "
+            f"revert refused: the REFRESH table shows {count(visible, 'segment')} pushed since, "
             "and would show them beside what comes back",
             table=stored.lineage.table,
             entry_id=entry.entry_id,

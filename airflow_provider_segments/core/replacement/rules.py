@@ -14,6 +14,7 @@ from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, 
 from airflow_provider_segments.core.model.names import describe_names
 from airflow_provider_segments.core.upsert.record import is_published
 from airflow_provider_segments.exceptions import RevertRefusedError, StartRefusedError, UnrevertRefusedError
+from airflow_provider_segments.text import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def check_revert(lineage: Lineage, entry_id: str, *, force: Force) -> LineageEnt
         raise _revert(entry, lineage, "already-reverted", "the entry is REVERTED already")
     if entry.state is EntryState.IN_PROGRESS:
         if force is Force.NEVER:
-            hint = "Force the revert to abort the push."
+            hint = "To abort the push, revert it with --force (force=True)."
             raise _revert(entry, lineage, "in-progress", "the entry is IN_PROGRESS", hint)
         return entry
     if force is Force.ONLY:
@@ -178,7 +179,7 @@ def _check_visible(request: StartRequest) -> None:
         raise _start(
             request,
             "refresh-must-replace",
-            f"'from' is empty but the REFRESH table shows {len(visible)} segments",
+            f"'from' is empty but the REFRESH table shows {count(len(visible), 'segment')}",
             "Leave 'from' out to replace everything visible.",
         )
 
@@ -189,7 +190,7 @@ def _check_entry(entry: LineageEntry, request: StartRequest) -> None:
             request,
             "from-replaced",
             f"{describe_names(found)} is being replaced by the {entry.state.value} entry {entry.entry_id}",
-            "Wait for that push to end, revert it, or start with force_cleanup.",
+            "Wait for that push to end, revert it, or start with --force (force_cleanup=True).",
         )
     conflict = check_to_names(Lineage(request.table, {entry.entry_id: entry}), request.entry_id, request.segments_to)
     if conflict:
@@ -199,7 +200,7 @@ def _check_entry(entry: LineageEntry, request: StartRequest) -> None:
             request,
             "initial-conflict",
             f"the entry {entry.entry_id} already is the first push of this REFRESH table",
-            "Wait for it to end, revert it, or start with force_cleanup.",
+            "Wait for it to end, revert it, or start with --force (force_cleanup=True).",
         )
 
 

@@ -28,6 +28,7 @@ from airflow_provider_segments.core.storage.base import check_keys, entry_prefix
 from airflow_provider_segments.core.versions.places import StageOwner, place_segments, stage_task
 from airflow_provider_segments.core.zookeeper import Check, CommitConflictError, Op
 from airflow_provider_segments.exceptions import InvalidNameError, StageRefusedError
+from airflow_provider_segments.text import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +265,7 @@ def _check_names(context: TableContext, ticket: StageTicket, guard: Guard, segme
 def _check_same(ticket: StageTicket, mine: Stage, totals: StagedPush) -> None:
     if (mine.segments, mine.rows, mine.bytes) != (totals.segments, totals.rows, totals.bytes):
         raise _staged_differently(
-            ticket, f"this attempt has already staged {mine.segments} segments with {mine.rows} rows"
+            ticket, f"this attempt has already staged {count(mine.segments, 'segment')} with {count(mine.rows, 'row')}"
         )
 
 

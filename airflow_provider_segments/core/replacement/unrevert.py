@@ -13,6 +13,7 @@ from airflow_provider_segments.core.replacement.forecast import Forecast, Totals
 from airflow_provider_segments.core.replacement.rules import check_unrevert
 from airflow_provider_segments.core.zookeeper import Op
 from airflow_provider_segments.exceptions import UnrevertRefusedError
+from airflow_provider_segments.text import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _plan(forecast: Forecast, stored: StoredLineage, guard: StoredGuard | None, 
             entry,
             lineage,
             "would-be-empty",
-            f"readers see {before.rows:,} rows now, and would see none",
+            f"readers see {count(before.rows, 'row')} now, and would see none",
             "If that is meant, allow an empty table (--allow-empty, allow_empty=True).",
         )
     outcome = UnrevertedEntry(entry, already=False, switch_ms=0.0, before=before, after=after)
