@@ -27,6 +27,7 @@ from airflow_provider_segments.core.zookeeper import Delete
 from airflow_provider_segments.exceptions import (
     LockDeniedError,
     LockRevokedError,
+    RevertRefusedError,
     StartRefusedError,
 )
 from tests.compaction.support import versioned_table
@@ -311,14 +312,16 @@ def test_what_was_replaced_on_purpose_does_not_come_back_with_a_loss(table: Tabl
 
 
 def test_an_overwrite_whose_record_is_lost_does_not_fall_back(table: Table) -> None:
-    """It did not bring the rows of what it hides: falling back would show what somebody replaced on purpose. The way
-    back is a revert."""
+    """It did not bring the rows of what it hides: falling back would show what somebody replaced on purpose. Nor can it
+    be reverted, for a segment that is gone may have been replaced since: the way back is another push."""
     old = append(table)
     entry_id = overwrite(table, "overwrite")
     lose(table, entry_id)
     assert states(table) == {old: ["overshadowed"]}
-    table.revert(entry_id)
-    assert entries(table) == [old]
+    with pytest.raises(RevertRefusedError, match="to-gone"):
+        table.revert(entry_id)
+    again = overwrite(table, "again")
+    assert entries(table) == [again]
 
 
 # --- time
