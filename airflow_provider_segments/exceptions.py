@@ -46,12 +46,20 @@ class TableNotFoundError(SegmentsError, LookupError):
     """The table has no config in this cluster."""
 
 
+class ClusterNotFoundError(TableNotFoundError):
+    """There is no such cluster: nothing was ever made under its name."""
+
+
 class TableDroppedError(TableNotFoundError):
     """The table was dropped. Until its retention period is over, a revert brings it back."""
 
 
 class EntryNotFoundError(SegmentsError, LookupError):
     """The table's lineage has no such entry."""
+
+
+class WrongStoreError(SegmentsError, ValueError):
+    """The object store that was opened is not the one that the cluster keeps its objects in. Nothing was changed."""
 
 
 class ContentionError(SegmentsError, TimeoutError):
@@ -81,6 +89,13 @@ class RefusedError(SegmentsError, ValueError):
         self.hint = hint
         about = f"table {table!r}" + (f", entry {entry_id}" if entry_id else "")
         super().__init__(f"{about}: {detail} [{rule}]" + (f" {hint}" if hint else ""))
+
+
+class ConfigRefusedError(RefusedError):
+    """A table config was refused: the table is not this package's to manage. Nothing was changed.
+
+    Rule: ``pinot-manages``.
+    """
 
 
 class StartRefusedError(RefusedError):

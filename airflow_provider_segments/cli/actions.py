@@ -40,6 +40,8 @@ _STATE_COLOURS = {EntryState.COMPLETED: "green", EntryState.IN_PROGRESS: "yellow
 def tables(call: Call) -> None:
     """``segments tables``"""
     found = call.store.tables()
+    for stray in call.store.configs.strays():
+        call.note(f"{stray!r} stands among the table configs and is no table's name")
     if call.out.as_json:
         call.out.document(found)
     elif found:

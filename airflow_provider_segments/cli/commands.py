@@ -30,7 +30,7 @@ class Argument:
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command. ``action`` is the name of its function in :mod:`.actions`, or in another module that is named before
-    a colon; ``offline`` ones open no store."""
+    a colon; ``offline`` ones open no store, and those that ``makes_cluster`` need not find their cluster made."""
 
     name: str
     help: str
@@ -38,6 +38,7 @@ class Command:
     arguments: tuple[Argument, ...] = ()
     description: str | None = None
     offline: bool = False
+    makes_cluster: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +371,24 @@ COMMANDS: tuple[Command | Group, ...] = (
         (_argument("tables", metavar="TABLE", nargs="*", help="names of tables; none: all"),),
     ),
     Group(
+        "storage",
+        "Which object stores the cluster keeps its objects in",
+        (
+            Command("show", "Show the stores that the cluster is bound to", "storage:show"),
+            Command(
+                "rebind",
+                "Bind the cluster to the store of the command line, after a deliberate move",
+                "storage:rebind",
+                (
+                    _flag("--tiered", help="the tiered store (SEGMENTS_TIERED_URI) instead of the primary one"),
+                    _flag("--force", help="also where registered objects are not found"),
+                ),
+                "Say that the objects were moved: from now on they are in the store that --storage or the connection "
+                "names. Copy all objects first; some of every table are looked for.",
+            ),
+        ),
+    ),
+    Group(
         "locks",
         "Who holds which time chunks and segments",
         (
@@ -406,6 +425,7 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "Make or change a table",
                 "config_apply",
                 (_argument("file", metavar="FILE", help="table config as JSON; - reads standard input"),),
+                makes_cluster=True,
             ),
             Command("show", "Print a table's config as JSON", "config_show", (_TABLE,)),
         ),

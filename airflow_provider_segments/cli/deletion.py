@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from airflow_provider_segments.core.deletion.reconcile import ReconcileReport
     from airflow_provider_segments.core.deletion.report import DeletionReport
     from airflow_provider_segments.core.retention.retain import RetentionReport
-    from airflow_provider_segments.core.table import Table
 
 _WATCH_SECONDS = 2.0
 _ID = 13  # digits of an id that are shown; any unique beginning of 4 or more is understood
@@ -26,7 +25,7 @@ _ID = 13  # digits of an id that are shown; any unique beginning of 4 or more is
 
 def retention(call: Call) -> None:
     """``segments retention TABLE...``"""
-    reports = [table.retain(dry_run=call.args.dry_run) for table in _tables(call)]
+    reports = list(call.each_table(_tables(call), lambda table: table.retain(dry_run=call.args.dry_run)).values())
     if call.out.as_json:
         call.out.document([report.as_dict() for report in reports])
         return
@@ -272,12 +271,9 @@ def mark(call: Call) -> None:
 def offload(call: Call) -> None:
     """``segments offload TABLE...``"""
     args = call.args
-    reports = [
-        table.offload(
-            older_than_ms=args.older_than, primary_lag_ms=args.primary_lag, max_segments=args.max_segments
-        ).as_dict()
-        for table in _tables(call)
-    ]
+    limits = {"older_than_ms": args.older_than, "primary_lag_ms": args.primary_lag, "max_segments": args.max_segments}
+    done = call.each_table(_tables(call), lambda table: table.offload(**limits))
+    reports = [report.as_dict() for report in done.values()]
     if call.out.as_json:
         call.out.document(reports)
         return
@@ -298,7 +294,8 @@ def _value(name: str, value: Any) -> str:
 def reconcile(call: Call) -> None:
     """``segments reconcile TABLE...``"""
     args = call.args
-    reports = [table.reconcile(grace_ms=args.grace, enqueue=args.enqueue) for table in _tables(call)]
+    done = call.each_table(_tables(call), lambda table: table.reconcile(grace_ms=args.grace, enqueue=args.enqueue))
+    reports = list(done.values())
     if call.out.as_json:
         call.out.document([report.as_dict() for report in reports])
         return
@@ -333,8 +330,8 @@ def _reconcile_rows(report: ReconcileReport) -> Iterator[list[Cell]]:
 def leases(call: Call) -> None:
     """``segments leases [TABLE...]``"""
     now = call.store.clock.now_ms()
-    names = call.args.tables or call.store.tables()
-    held = [(name, lease) for name in names for lease in call.store.table(name).leases()]
+    found = call.each_table(call.args.tables or _all_names(call), lambda table: table.leases())
+    held = [(name, lease) for name, of_table in found.items() for lease in of_table]
     if call.out.as_json:
         call.out.document(
             [
@@ -342,7 +339,7 @@ def leases(call: Call) -> None:
                 for name, lease in held
             ]
         )
-    elif not held:
+    elif not held and not call.failures:
         call.note("no reader holds a lease")
     else:
         rows = [
@@ -352,8 +349,13 @@ def leases(call: Call) -> None:
         call.out.table(["TABLE", "HELD BY", "FOR", "SINCE ZXID"], rows, flexible=(0, 1))
 
 
-def _tables(call: Call) -> list[Table]:
-    """The named tables, or all of them."""
+def _all_names(call: Call) -> list[str]:
+    """Names of all tables, and of what stands among them and is none: that is reported, and stops no table."""
+    return [*call.store.tables(), *call.store.configs.strays()]
+
+
+def _tables(call: Call) -> list[str]:
+    """Names of the tables that the arguments mean."""
     if bool(call.args.tables) == call.args.all:
         raise UsageError("name the tables, or give --all")
-    return [call.store.table(name) for name in (call.store.tables() if call.args.all else call.args.tables)]
+    return _all_names(call) if call.args.all else list(call.args.tables)

@@ -9,9 +9,9 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider_segments.cli.commands import Command
 from airflow_provider_segments.cli.output import Output
@@ -25,7 +25,9 @@ from airflow_provider_segments.exceptions import (
 from airflow_provider_segments.text import escape, for_message
 
 if TYPE_CHECKING:
-    from airflow_provider_segments.core.table import SegmentStore
+    from airflow_provider_segments.core.table import SegmentStore, Table
+
+_T = TypeVar("_T")
 
 DONE, FAILED, USAGE, UNKNOWN, UNAVAILABLE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 3, 4, 130, 141
 
@@ -42,13 +44,30 @@ class Call:
     out: Output
     _open: Callable[[argparse.Namespace], SegmentStore] = field(repr=False)
     _store: SegmentStore | None = None
+    makes_cluster: bool = False
+    failures: dict[str, SegmentsError] = field(default_factory=dict)
 
     @property
     def store(self) -> SegmentStore:
-        """The store of the command's connection."""
+        """The store of the command's connection. Raises :class:`ClusterNotFoundError` for a cluster that was never
+        made, unless the command makes it."""
         if self._store is None:
             self._store = self._open(self.args)
+            if not self.makes_cluster:
+                self._store.cluster.check_made()
         return self._store
+
+    def each_table(self, names: Iterable[str], work: Callable[[Table], _T]) -> dict[str, _T]:
+        """Do ``work`` to each table and go on past one that fails: the command fails when all have had their turn."""
+        done: dict[str, _T] = {}
+        for name in names:
+            try:
+                done[name] = work(self.store.table(name))
+            except MetadataUnavailableError:
+                raise
+            except SegmentsError as error:
+                self.failures[name] = error
+        return done
 
     def note(self, text: str) -> None:
         """A remark for a person, kept out of what programs read."""
@@ -64,7 +83,7 @@ class Call:
 def run(command: Command, args: argparse.Namespace, open_store: Callable[[argparse.Namespace], SegmentStore]) -> int:
     """Run ``command`` and return its exit code. Errors of this package become one line, and no traceback."""
     _quiet_libraries(debug=args.debug)
-    call = Call(args, Output(as_json=args.json), open_store)
+    call = Call(args, Output(as_json=args.json), open_store, makes_cluster=command.makes_cluster)
     try:
         try:
             action_of(command)(call)
@@ -80,7 +99,9 @@ def run(command: Command, args: argparse.Namespace, open_store: Callable[[argpar
             traceback.print_exc()
         print_error(error, as_json=args.json)
         return exit_code(error)
-    return DONE
+    for name, failure in call.failures.items():
+        print(f"error: {for_message(f'{name}: {failure}')}", file=sys.stderr)
+    return max(map(exit_code, call.failures.values()), default=DONE)
 
 
 def print_error(error: Exception, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.core.zookeeper.retry import Retry
+from airflow_provider_segments.exceptions import ClusterNotFoundError
 
 _T = TypeVar("_T")
 
@@ -21,6 +22,7 @@ class Cluster:
     """Where a cluster's metadata and objects are, and how to wait, retry and delete.
 
     ``storage`` is primary storage; ``tiered`` is where old segments are offloaded to, if anywhere.
+    ``checked`` are the stores that were found to be the cluster's own: see :mod:`.binding`.
     """
 
     session: ZooKeeperSession
@@ -30,6 +32,20 @@ class Cluster:
     deletion: DeletionSettings = field(default_factory=DeletionSettings)
     clock: Clock = SYSTEM_CLOCK
     retry: Retry = field(default_factory=Retry)
+    checked: list[ObjectStore] = field(default_factory=list, compare=False, repr=False)
+
+    def check_made(self) -> None:
+        """Raise :class:`ClusterNotFoundError` when nothing was ever made under the cluster's name: a name with a typing
+        mistake must not look like a cluster that is well and has nothing to do."""
+        if self.session.get(self.paths.root) is not None:
+            return
+        names = self.session.children("/")
+        below = self.session.children_many([f"/{name}" for name in names])
+        known = [name for name, found in zip(names, below, strict=True) if "PROPERTYSTORE" in found]
+        raise ClusterNotFoundError(
+            f"cluster {self.paths.cluster!r} was never made at {self.session.settings.hosts}: check the name, or make "
+            f"it by applying a table config. Clusters there: {', '.join(known[:10]) or 'none'}"
+        )
 
     def retried(self, what: str, attempt: Callable[[], _T]) -> _T:
         """Call ``attempt`` until it returns: see :meth:`.zookeeper.retry.Retry.run`."""

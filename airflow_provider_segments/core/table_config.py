@@ -12,13 +12,14 @@ from airflow_provider_segments.core.lineage import codec
 from airflow_provider_segments.core.lineage.entries import Lineage
 from airflow_provider_segments.core.lineage.records import lost_lineage
 from airflow_provider_segments.core.model.config import TableConfig
-from airflow_provider_segments.core.model.names import check_table_name
+from airflow_provider_segments.core.model.names import check_table_name, is_table_name
 from airflow_provider_segments.core.model.records import decode_as
 from airflow_provider_segments.core.registry.registry import Root, encode_root
 from airflow_provider_segments.core.upsert.record import UpsertRecord, store_record
 from airflow_provider_segments.core.zookeeper import CommitConflictError, Create, Node, SetData, znrecord
 from airflow_provider_segments.core.zookeeper.znrecord import ZNRecord
 from airflow_provider_segments.exceptions import (
+    ConfigRefusedError,
     CorruptRecordError,
     InvalidConfigError,
     InvalidNameError,
@@ -33,12 +34,23 @@ class TableConfigs:
     """The table configs of one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._session = cluster.session
         self._paths = cluster.paths
 
     def tables(self) -> list[str]:
-        """Names of the tables, sorted."""
-        return self._session.children(self._paths.configs)
+        """Names of the tables, sorted. Raises :class:`ClusterNotFoundError` when the cluster was never made."""
+        return [name for name in self._children() if is_table_name(name)]
+
+    def strays(self) -> list[str]:
+        """Names among the table configs that cannot be a table's: somebody else's znodes, which are left alone."""
+        return [name for name in self._children() if not is_table_name(name)]
+
+    def _children(self) -> list[str]:
+        found = self._session.children(self._paths.configs)
+        if not found:
+            self._cluster.check_made()
+        return found
 
     def get(self, table: str) -> TableConfig:
         """The table's config. Raises :class:`TableNotFoundError` and :class:`CorruptRecordError`."""
@@ -54,9 +66,11 @@ class TableConfigs:
     def apply(self, config: TableConfig) -> str:
         """Make or change the table's config by compare-and-set: ``created``, ``updated`` or ``unchanged``.
 
-        Everything else a table needs in ZooKeeper is made too. Raises :class:`CommitConflictError` when somebody else
+        Everything else a table needs in ZooKeeper is made too. Raises :class:`ConfigRefusedError` for a table that a
+        Pinot controller manages, and :class:`CommitConflictError` when somebody else
         changed the config meanwhile, and :class:`InvalidConfigError` for a change that an upsert table does not allow.
         """
+        self._check_not_pinots(config.name)
         self._session.ensure(
             [
                 self._paths.configs,
@@ -80,6 +94,18 @@ class TableConfigs:
         _check_upsert(self._decode(config.name, node), config)
         self._session.commit([SetData(path, payload, node.version)])
         return "updated"
+
+    def _check_not_pinots(self, table: str) -> None:
+        """Two that clean up one lineage each drop entries that the other still needs: queries count rows twice."""
+        path = self._paths.ideal_state(table)
+        if self._session.get(path) is not None:
+            raise ConfigRefusedError(
+                "pinot-manages",
+                f"a Pinot controller manages the table: {path} is there",
+                table=table,
+                hint="Use a cluster name of its own for this package's tables; docs/lineage.md says what may be "
+                "shared with Pinot.",
+            )
 
     def _make_lineage(self, config: TableConfig) -> None:
         """Make an empty lineage, unless the table has one already. Raises :class:`CorruptRecordError` when it has none

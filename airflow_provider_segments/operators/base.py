@@ -97,16 +97,13 @@ class TablesOperator(ClusterOperator):
         reports: dict[str, Any] = {}
         errors: dict[str, SegmentsError] = {}
         with self.hook.get_conn() as store:
-            names = store.tables() if self.table is None else [self.table]
+            names = [*store.tables(), *store.configs.strays()] if self.table is None else [self.table]
             for name in names:
-                table = store.table(name)
                 try:
-                    reports[name] = self.work(table)
+                    reports[name] = self._counted_work(store.table(name))
                 except SegmentsError as error:
                     self.log.error("Table %s: %s", name, error)
                     errors[name] = error
-                finally:
-                    count_sent(table.sent)
         if len(names) == 1 and errors:
             [only] = errors.values()
             if isinstance(only, InvalidConfigError | TableNotFoundError):  # no retry makes it better
@@ -118,6 +115,12 @@ class TablesOperator(ClusterOperator):
                 f"{len(errors)} of {len(names)} tables failed: {', '.join(sorted(errors))}; see the log"
             )
         return reports
+
+    def _counted_work(self, table: Table) -> dict[str, Any]:
+        try:
+            return self.work(table)
+        finally:
+            count_sent(table.sent)
 
 
 class AnnouncingOperator(SegmentsOperator):

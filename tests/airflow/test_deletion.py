@@ -190,7 +190,7 @@ def test_undecodable_dead_letter_is_left_by_a_redrive_of_all_and_can_be_purged(
     store.session.commit([Create(f"{store.paths.dead_letters}/broken.1", b"{")])
     done = RedriveDeadLettersOperator(task_id="r").execute(context("r"))
     assert (done["messages"], done["undecodable"]) == (1, ["broken.1"])
-    with pytest.raises(AirflowFailException, match="only purged"):
+    with pytest.raises(AirflowFailException, match="can only be purged"):
         RedriveDeadLettersOperator(task_id="r", ids=["broken.1"]).execute(context("r"))
     assert RedriveDeadLettersOperator(task_id="r", ids=["broken.1"], purge=True).execute(context("r"))["messages"] == 1
 
@@ -261,7 +261,7 @@ def backlog_sensor(**how: Any) -> DeletionBacklogSensor:
     return DeletionBacklogSensor(task_id="wait", **how)
 
 
-def test_empty_backlog_is_no_reason_to_wait(store: SegmentStore) -> None:
+def test_empty_backlog_is_no_reason_to_wait(table: Table) -> None:
     found = backlog_sensor(deferrable=True, max_dead=0).execute(context("wait"))
     assert found == {"in_flight": 0, "pending": 0, "retry": 0, "dead": 0, "sweeps": 0}
     with pytest.raises(ValueError, match="nothing to wait for"):
@@ -388,12 +388,12 @@ def test_metrics_equal_a_hand_count(
         "dead_lettered": 1,
         "freed_bytes": freed,
         "in_flight": 1,
-        "dead_letters": 1,
+        "dead_letters": 2,  # the malformed one is kept for a person
     }
     assert found["acknowledged"] == found["received"] - found["retried"] - found.get("open", 0)
     RedriveDeadLettersOperator(task_id="r").execute(context("r"))
     after = metrics.read()
-    assert (after["redriven"], after["in_flight"], after.get("dead_letters", 0)) == (1, 2, 0)
+    assert (after["redriven"], after["in_flight"], after.get("dead_letters", 0)) == (1, 2, 1)
 
 
 def _file(folder: Path) -> Path:

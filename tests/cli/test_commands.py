@@ -13,7 +13,7 @@ from tests.cli.conftest import DAILY, CommandLine, parquet
 
 
 def test_config_is_applied_shown_and_listed(segments: CommandLine) -> None:
-    assert segments("tables").err.endswith("config apply FILE\n")
+    assert "was never made" in segments("tables").err
     segments.make_table("b")
     segments.make_table("a", **DAILY)
     file = segments.folder / "a.json"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from airflow_provider_segments.core.binding import StoreRole, check_store
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.deletion.in_use import Judge, TableUse, UsageReader, Verdict
 from airflow_provider_segments.core.deletion.messages import BATCH_LEDGERS, Delivery, Settlement
@@ -77,12 +78,15 @@ class LedgerDeleter:
         """Work until nothing is due, or a limit is reached (whole batches, so a little over it is possible).
 
         ``progress`` is called after each round with the totals so far. Any number of consumers may work at once. Raises
-        :class:`MetadataUnavailableError`; claims come back by themselves then.
+        :class:`MetadataUnavailableError`; claims come back by themselves then. Raises :class:`WrongStoreError` before
+        anything is claimed.
         """
         if max_seconds is not None and not 0 <= max_seconds < math.inf:
             raise InvalidConfigError(f"max_seconds must be a number of seconds of 0 or more, not {max_seconds}")
         if max_ledgers is not None and max_ledgers < 0:
             raise InvalidConfigError(f"max_ledgers must be 0 or more, not {max_ledgers}")
+        for role in StoreRole:
+            check_store(self.cluster, role)
         total = DeletionReport()
         until = None if max_seconds is None else self.cluster.clock.monotonic() + max_seconds
         sweeper = Sweeper(self.cluster, self.queue)

@@ -71,6 +71,7 @@ class DeletionQueue:
 
     def __init__(self, cluster: Cluster) -> None:
         self._session = cluster.session
+        self._check_made = cluster.check_made
         self._paths = cluster.paths
         self._clock = cluster.clock
         self._partitions = cluster.deletion.parallelism
@@ -211,7 +212,10 @@ class DeletionQueue:
 
     def dead_letters(self) -> Iterator[tuple[str, DeadLetters | UnreadableLetters]]:
         """Id and dead letters, one batch at a time."""
-        for name in self._session.children(self._paths.dead_letters):
+        names = self._session.children(self._paths.dead_letters)
+        if not names:
+            self._check_made()
+        for name in names:
             path = f"{self._paths.dead_letters}/{name}"
             node = self._session.get(path)
             if node is not None:
@@ -261,6 +265,8 @@ class DeletionQueue:
     def _list(self) -> _Listing:
         """Batches first: a marker without a batch is a leftover of nobody, a batch without its marker is early."""
         partitions = self._session.children(self._paths.pending_deletions)
+        if not partitions:
+            self._check_made()
         parents = [f"{self._paths.pending_deletions}/{number}" for number in partitions]
         markers, claims, *nodes = self._session.children_many(
             [self._paths.deletion_retries, self._paths.deletion_claims, *parents]

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from airflow_provider_segments.core.binding import StoreRole, check_store
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.deletion.in_use import UsageReader
 from airflow_provider_segments.core.deletion.messages import DeadLetters, in_batches, totals
@@ -144,6 +145,8 @@ class Reconciler:
         storage, tiered = self.cluster.storage, self.cluster.tiered
         report = ReconcileReport(self.table, grace_ms, None if tiered is None else tiered.uri)
         self.cluster.session.sync("/")
+        for role in StoreRole:
+            check_store(self.cluster, role)
         look = _Look(self, report, enqueue=enqueue, progress=progress)
         look.at(storage, tiered=False)
         if tiered is not None:

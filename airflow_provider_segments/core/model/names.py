@@ -97,6 +97,11 @@ def check_entry_id(entry_id: str) -> str:
     return entry_id
 
 
+def is_table_name(name: str) -> bool:
+    """Return True if ``name`` can be a table's name."""
+    return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+
+
 def is_entry_id(text: str) -> bool:
     """Whether ``text`` is a whole entry id."""
     return _ENTRY_ID.fullmatch(text) is not None

@@ -166,10 +166,17 @@ def _check_alone(forecast: Forecast, stored: StoredLineage, entry: LineageEntry)
         )
 
 
+def _is_anothers(forecast: Forecast, entry: LineageEntry) -> bool:
+    """Return True if another tool made the entry: then segments that are not registered never were ours."""
+    return forecast.context.records.guard(entry.entry_id) is None
+
+
 def _check_registered(forecast: Forecast, stored: StoredLineage, entry: LineageEntry) -> None:
     """Every ``from`` and ``to`` is still registered. A ``to`` that is gone was replaced by an entry that has been
     cleaned up and dropped: with the ``from`` back, readers would see old data beside what replaced its replacement."""
     registered = forecast.registered()
+    if registered.isdisjoint((*entry.segments_from, *entry.segments_to)) and _is_anothers(forecast, entry):
+        return
     # What a rewrite brought stays registered for as long as readers may fall back from it: then it was not replaced.
     brought = () if stored.lineage.can_fall_back(entry.entry_id) else entry.segments_to
     for rule, names, what in (

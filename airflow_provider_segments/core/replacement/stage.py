@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_provider_segments.core.binding import StoreRole, check_store
 from airflow_provider_segments.core.lineage.guard import Guard, GuardState, Stage, StoredGuard
 from airflow_provider_segments.core.model.interval import parse_chunk
 from airflow_provider_segments.core.model.ledger import generation_of
@@ -61,10 +62,11 @@ class StagedPush:
 def open_stage(context: TableContext, entry_id: str, stager: str = "build") -> StageTicket:
     """Begin an attempt of ``stager``. Earlier attempts of it can no longer stage, and what they staged will not count.
 
-    Raises :class:`EntryNotFoundError`, :class:`StageRefusedError` when the entry is completed or reverted, and
-    :class:`InvalidNameError`.
+    Raises :class:`EntryNotFoundError`, :class:`StageRefusedError` when the entry is completed or reverted,
+    :class:`InvalidNameError`, and :class:`WrongStoreError`. The first stage of a cluster binds it to its storage.
     """
     check_stager_name(stager)
+    check_store(context.cluster, StoreRole.PRIMARY, bind=True)
 
     def attempt() -> StageTicket:
         stored = context.guard(entry_id)

@@ -25,6 +25,7 @@ from typing import TypeVar
 import msgspec
 
 from airflow_provider_segments.clock import Clock
+from airflow_provider_segments.core.binding import StoreRole, check_store
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.deletion.messages import in_batches, totals
 from airflow_provider_segments.core.deletion.queue import DeletionQueue
@@ -120,8 +121,11 @@ class Offloader:
         ``max_segments`` visible segments that ended more than ``older_than_ms`` ago.
 
         Running it again is harmless, at any moment and by several at once. ``progress`` gets the totals so far. Raises
-        :class:`StorageError` when a store cannot be used: the next call goes on from there.
+        :class:`StorageError` when a store cannot be used (the next call goes on from there), and
+        :class:`WrongStoreError`. The first offload binds the cluster to its tiered storage.
         """
+        check_store(self.cluster, StoreRole.PRIMARY)
+        check_store(self.cluster, StoreRole.TIERED, bind=True)
         report = OffloadReport(self.table, self.tiered.uri)
         tell: Progress = progress or _quiet
         self._mark_primary(primary_lag_ms, report, tell)

@@ -17,6 +17,16 @@ class ClusterPaths:
         check_cluster_name(self.cluster)
 
     @property
+    def root(self) -> str:
+        """The cluster's own znode."""
+        return f"/{self.cluster}"
+
+    @property
+    def stores(self) -> str:
+        """Which object stores the cluster uses."""
+        return f"/{self.cluster}/STORES"
+
+    @property
     def configs(self) -> str:
         """Parent of the table configs."""
         return f"/{self.cluster}/PROPERTYSTORE/CONFIGS/TABLE"
@@ -50,6 +60,10 @@ class ClusterPaths:
     def sweeps(self) -> str:
         """Parent of the requests to look under a prefix."""
         return f"/{self.cluster}/DELETION/SWEEPS"
+
+    def ideal_state(self, table: str) -> str:
+        """Where Helix keeps which servers of a Pinot cluster should have which segments of a table."""
+        return f"/{self.cluster}/IDEALSTATES/{check_table_name(table)}"
 
     def readers(self, table: str) -> str:
         """Parent of the ephemeral leases of a table's readers."""
