@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_segments.cli.output import Cell, age, count
+from airflow_provider_segments.cli.output import Cell, age
 from airflow_provider_segments.cli.run import Call
+from airflow_provider_segments.text import count
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.binding import BoundStore
