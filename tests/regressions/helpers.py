@@ -12,6 +12,7 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import parse_chunk
 from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.zookeeper import Delete
 from airflow_provider_segments.exceptions import RefusedError
 from tests.support.tables import stage
 
@@ -51,6 +52,22 @@ def overwrite(table: Table, name: str, chunk: str) -> str:
     entry_id = bring(table, name, chunk, locks=[held])
     table.locks.release(held.group, held.task)
     return entry_id
+
+
+def rewrite(table: Table, segments_from: list[str], *names: str) -> str:
+    """The rows of some segments in others, each with a registry record of its own."""
+    entry_id = table.start(segments_from, rewrite=DAY).entry_id
+    for name in names:
+        stage(table, entry_id, [name], stager=name, chunks=[DAY])
+    table.end(entry_id)
+    return entry_id
+
+
+def lose(table: Table, entry_id: str, *names: str) -> None:
+    """Registry records of an entry are gone, and not by our hands."""
+    for shard in table._context.registry.of_entry(entry_id):
+        if shard.name.stager in names:
+            table.store.session.commit([Delete(shard.name.path, shard.version)])
 
 
 def seen(table: Table) -> dict[str, int]:

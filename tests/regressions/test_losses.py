@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_segments.core.table import SegmentStore, Table
-from airflow_provider_segments.core.zookeeper import Delete
-from tests.regressions.helpers import DAY, assert_refused, bring, overwrite, placed_table, seen
+from tests.regressions.helpers import DAY, assert_refused, bring, lose, overwrite, placed_table, rewrite, seen
 from tests.support.tables import HOUR_MS, HandClock, on_clock, stage
 
 
@@ -20,22 +19,6 @@ def hand() -> HandClock:
 def table(store: SegmentStore, hand: HandClock) -> Table:
     """A table with locks, whose replaced segments are kept for two hours."""
     return placed_table(on_clock(store, hand.clock()), replacedSegmentsRetentionPeriod="2h")
-
-
-def rewrite(table: Table, segments_from: list[str], *names: str) -> str:
-    """The rows of some segments in others, each with a registry record of its own."""
-    entry_id = table.start(segments_from, rewrite=DAY).entry_id
-    for name in names:
-        stage(table, entry_id, [name], stager=name, chunks=[DAY])
-    table.end(entry_id)
-    return entry_id
-
-
-def lose(table: Table, entry_id: str, *names: str) -> None:
-    """Registry records of an entry are gone, and not by our hands."""
-    for shard in table._context.registry.of_entry(entry_id):
-        if shard.name.stager in names:
-            table.store.session.commit([Delete(shard.name.path, shard.version)])
 
 
 def test_a_correction_of_what_readers_no_longer_see_is_refused(table: Table) -> None:
