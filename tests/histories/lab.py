@@ -4,10 +4,10 @@ A row is seen if and only if the push that brought it is COMPLETED, no COMPLETED
 later COMPLETED overwrite holds its time. :meth:`Lab.expected` is that sentence; :meth:`Lab.seen` is a snapshot.
 
 Appends, overwrites (with and without rows, of any width), corrections and rewrites of any granularity run beside each
-other, each of them a job of several steps. People roll them back, registry records of rewrites are lost, the clean-up
-runs, time passes and leases end. Any step may be killed before or after any of its writes, get no reply, or have
-another step land between two of its writes; a killed job goes on as another attempt, starts over, or never comes back.
-After every step readers must see what the sentence says.
+other, each of them a job of several steps. People roll them back and bring them back, registry records of rewrites are
+lost, the clean-up runs, time passes and leases end. Any step may be killed before or after any of its writes, get no
+reply, or have another step land between two of its writes; a killed job goes on as another attempt, starts over, or
+never comes back. After every step readers must see what the sentence says.
 """
 
 from __future__ import annotations
@@ -272,6 +272,7 @@ class Lab:
             (8 if len(self.jobs) < MOST_RUNNING else 0, self.begin),
             (40 if self.jobs else 0, self.go_on),
             (3, self.roll_back),
+            (2, self.bring_back),
             (1, self.abort),
             (2, self.clean_up),
             (2, self.let_time_pass),
@@ -321,7 +322,16 @@ class Lab:
         done = [entry_id for entry_id, push in self.pushes.items() if push.state == "COMPLETED"]
         if done:
             entry_id = self.chance.choice(done)
-            self.say(f"revert {entry_id[:4]}", lambda table: table.revert(entry_id, allow_empty=True))
+            may_empty = self.chance.random() < 0.8
+            self.say(f"revert {entry_id[:4]}", lambda table: table.revert(entry_id, allow_empty=may_empty))
+
+    def bring_back(self) -> None:
+        """Somebody brings back what was rolled back."""
+        gone = [entry_id for entry_id, push in self.pushes.items() if push.state == "REVERTED"]
+        if gone:
+            entry_id = self.chance.choice(gone)
+            if self.say(f"unrevert {entry_id[:4]}", lambda table: table.unrevert(entry_id, allow_empty=True)):
+                self.taken["unrevert done"] += 1
 
     def abort(self) -> None:
         """Somebody aborts a push in progress."""
@@ -464,7 +474,7 @@ class Lab:
         running = [entry.entry_id for entry in lineage.in_state(EntryState.IN_PROGRESS)]
         for entry_id in [*running, *(one for one in reversed(self.order) if one in upon)]:
             self.note(f"mend {entry_id[:4]}")
-            self.table.revert(entry_id, force=True)
+            self.table.revert(entry_id, force=True, allow_empty=True)
             self.check()
 
     def left(self) -> list[str]:

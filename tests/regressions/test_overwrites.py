@@ -5,8 +5,19 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_segments.core.locking import LockType
+from airflow_provider_segments.core.model.interval import parse_chunk
 from airflow_provider_segments.core.table import SegmentStore, Table
-from tests.regressions.helpers import DAY, HOUR_9, MONTH, assert_refused, bring, lock, overwrite, placed_table, seen
+from tests.regressions.helpers import (
+    DAY,
+    HOUR_9,
+    MONTH,
+    assert_refused,
+    bring,
+    lock,
+    overwrite,
+    placed_table,
+    seen,
+)
 from tests.support.tables import HOUR_MS, HandClock, on_clock, registered, stage
 
 
@@ -128,3 +139,18 @@ def test_a_retried_start_keeps_the_version_of_what_is_staged(table: Table) -> No
     assert table.start(locks=[held], identity="push").entry_id == entry_id
     table.end(entry_id)
     assert seen(table) == {"a": 0}
+
+
+def test_an_overwrite_cannot_end_beneath_a_rewrite_that_may_be_brought_back(table: Table) -> None:
+    """A rewrite has the version of the newest of its inputs, so an overwrite of a lower one would hide a part of an
+    older input and not of the rewrite: brought back, that would show what was overwritten."""
+    bring(table, "a", DAY)
+    hour = table.start(locks=[lock(table, HOUR_9)], overwrites=[parse_chunk(HOUR_9)]).entry_id
+    bring(table, "b", "2013-01-01T10")
+    entry_id = table.start(["a", "b"], rewrite=DAY, locks=[lock(table, DAY, LockType.REPLACE, task="other")]).entry_id
+    stage(table, entry_id, ["rewritten"], chunks=[DAY])
+    table.end(entry_id)
+    table.revert(entry_id)
+    assert_refused("overtaken", table.end, hour, allow_empty=True)
+    table.unrevert(entry_id)
+    assert seen(table) == {"rewritten": 0}
