@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -266,10 +266,12 @@ class Appended:
 
 @dataclass
 class Compacted:
-    """One process's compactions: what came of each group, and how many rows were appended during it."""
+    """One process's compactions: what came of each group, how many rows were appended during it, and why groups were
+    left alone."""
 
     outcomes: list[CompactedGroup]
     late_rows: list[int]
+    left_alone: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -302,12 +304,26 @@ def keep_appending(
     raise AssertionError
 
 
+def keep_reasons(reasons: list[str]) -> None:
+    """Write down what compactions of this process log of groups that they leave alone. Failures are looked at in the
+    outcomes."""
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "left alone" in record.getMessage():
+                reasons.append(record.getMessage())
+
+    logger = logging.getLogger(compact.__name__)
+    logger.handlers, logger.propagate = [Keeper()], False
+    logger.setLevel(logging.INFO)
+
+
 def keep_compacting(store: SegmentStore, board: Board, worker: int, name: str, changes: dict[str, Any]) -> Compacted:
     """Compact whatever needs it, again and again, until the board says stop."""
-    logging.getLogger(compact.__name__).setLevel(logging.CRITICAL)  # failures are looked at in the outcomes
     table = store.table(name)
     settings = settings_of(table, **changes)
     found = Compacted([], [])
+    keep_reasons(found.left_alone)
     board.start_compacting.wait(600)
 
     class Watched(InProcess):

@@ -112,6 +112,14 @@ def check_outcomes(outcomes: Sequence[CompactedGroup]) -> None:
     assert not other, f"{len(other)} of {len(outcomes)} compactions failed: {other[0]}"
 
 
+def check_left_alone(compactions: Sequence[Compacted]) -> None:
+    """Only another compaction makes one leave a group alone: it has locked the same segments, or replaced them. No
+    append does."""
+    for reason in (reason for compaction in compactions for reason in compaction.left_alone):
+        by_rule = any(f"[{rule}]" in reason for rule in LOST_TO_ANOTHER)
+        assert by_rule or ("[lock-denied]" in reason and " of compactor " in reason), reason
+
+
 def started_over(outcomes: Sequence[CompactedGroup]) -> list[str]:
     """Why compactions failed for anything but that another one had the same inputs: the next run starts them over."""
     errors = [one.error for one in outcomes if one.error]
@@ -155,6 +163,7 @@ def storm(
         print(f"objects deleted meanwhile: {found[-1]:,}")
     outcomes = [one for compaction in compactions for one in compaction.outcomes]
     check_outcomes(outcomes)
+    check_left_alone(compactions)
     check_nothing_locked(table)
     assert rows_in(table) == expected(board)
     for worker in range(3):  # what is left over, so that something was surely compacted after the last append

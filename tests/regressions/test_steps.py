@@ -13,6 +13,7 @@ from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.zookeeper import Delete, znrecord
 from airflow_provider_segments.exceptions import CorruptRecordError
 from tests.compaction.support import HookedSession
+from tests.core.test_protocol import lose, stage_in_part
 from tests.regressions.helpers import assert_refused
 from tests.support.sessions import LossySession, settings
 from tests.support.tables import (
@@ -22,7 +23,6 @@ from tests.support.tables import (
     contents,
     make_table,
     named,
-    object_path,
     on_clock,
     on_session,
     push,
@@ -80,16 +80,13 @@ def test_a_first_push_does_not_end_beside_what_was_rolled_back_meanwhile(refresh
 
 def test_an_end_that_is_refused_has_removed_and_queued_nothing(table: Table) -> None:
     """``end(entry, ["x"])`` had already removed and queued what was staged beside x when it was refused."""
-    entry_id = table.start().entry_id
-    ticket = table.open_stage(entry_id)
-    staged = build(table, ticket, ["x", "y"])
-    table.stage(ticket, staged)
-    object_path(table, ticket.prefix + staged[0].record.file).unlink()
-    assert_refused("object-missing", table.end, entry_id, ["x"])
-    assert registered(table) == {"x", "y"} and not queued_keys(table.store, table.name)
-    object_path(table, ticket.prefix + staged[0].record.file).write_bytes(b"x")
-    table.end(entry_id)
-    assert visible(table) == {"x", "y"}
+    push(table, ["a"])
+    entry_id = table.start(["a"]).entry_id
+    stage(table, entry_id, ["x", "y"])
+    lose(table, "a")
+    queued = queued_keys(table.store, table.name)
+    assert_refused("from-gone", table.end, entry_id, ["x"])
+    assert registered(table) == {"x", "y"} and queued_keys(table.store, table.name) == queued
 
 
 def test_a_segment_that_was_not_announced_is_refused_also_with_the_tag_of_its_entry(table: Table) -> None:
@@ -179,11 +176,12 @@ def test_an_end_that_is_retried_after_its_entry_was_cleaned_away_is_done(table: 
 
 
 def test_a_stage_that_is_repeated_with_fewer_segments_says_what_to_do(table: Table) -> None:
-    """Under one ticket it was a conflict for ever; under a new one it is done."""
+    """A stage was killed when it had registered its segments, and was run again under its ticket with fewer: a conflict
+    for ever. Under a new ticket it is done."""
     entry_id = table.start().entry_id
     ticket = table.open_stage(entry_id)
     staged = build(table, ticket, ["a", "b"])
-    table.stage(ticket, staged)
+    stage_in_part(table, ticket, staged)
     assert_refused("staged-differently", table.stage, ticket, staged[:1])
     stage(table, entry_id, ["a"])
     table.end(entry_id)
