@@ -21,10 +21,8 @@ from airflow_provider_segments.core.model.interval import parse_chunk
 from airflow_provider_segments.core.replacement import end, revert, rules, start
 from airflow_provider_segments.core.replacement import stage as staging
 from airflow_provider_segments.core.retention import beneath, cleanup
-from airflow_provider_segments.core.retention import rules as retention_rules
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.versions.overwrites import TimeFilter
-from airflow_provider_segments.core.zookeeper import Check
 from airflow_provider_segments.exceptions import RefusedError
 from tests.compaction.support import HookedSession
 from tests.histories.lab import play
@@ -48,11 +46,6 @@ def oldest_version(_: Lineage, segments: Any) -> int:
     return min(segment.version for segment in segments)
 
 
-def unchecked(context: Any, *_: Any) -> Check:
-    """In place of a look at the registry: the operation that its caller wants."""
-    return Check(context.registry.path, context.registry.root().version)
-
-
 def version_of_the_lock(box: LockBox) -> int:
     """In place of a version of its own: the newest lock's, which all pushes of one group share."""
     return box.read().version_ms
@@ -73,23 +66,15 @@ REWRITING = start._Look.rewriting
 
 # Guard -> what stands in its place, and the first seed that fails then
 RANDOM: dict[str, tuple[list[Switch], int]] = {
-    "readers: names that the lineage hides": ([(snapshot, "hidden_names", lambda *_: set())], 0),
-    "readers: time that overwrites hold": ([(snapshot, "TimeFilter", lambda _: TimeFilter(()))], 0),
-    "readers: falling back": ([(snapshot, "fallen_back", lambda *_: frozenset())], 0),
+    "readers: names that the lineage hides": ([(snapshot, "hidden_names", lambda *_: set())], 3),
+    "readers: time that overwrites hold": ([(snapshot, "TimeFilter", lambda _: TimeFilter(()))], 1),
+    "readers: falling back": ([(snapshot, "fallen_back", lambda *_: frozenset())], 13),
     "readers: only settled pushes": ([(snapshot, "is_settled", lambda *_: True)], 0),
-    "readers: partial pushes": ([(Lineage, "with_partial", lambda lineage, *_: lineage)], 0),
-    "start: inputs are visible": ([(rules, "_check_visible", nothing)], 0),
-    "start: replaced by one entry": ([(rules, "_check_entry", nothing)], 0),
-    "rewrite: newest version": ([(start, "rewritten_version", oldest_version)], 0),
+    "readers: partial pushes": ([(Lineage, "with_partial", lambda lineage, *_: lineage)], 3),
+    "start: inputs are visible": ([(rules, "_check_visible", nothing)], 88),
+    "start: replaced by one entry": ([(rules, "_check_entry", nothing)], 27),
     "rewrite: only what is seen": ([(start._Look, "rewriting", without_cuts)], 0),
-    "revert: not built upon": ([(rules, "_check_not_built_upon", nothing)], 0),
-    "clean-up: mark first": (
-        [(Lineage, "with_cleaning", lambda lineage, *_: lineage), (revert, "_check_registered", unchecked)],
-        0,
-    ),
-    "clean-up: what something lies beneath stays": ([(cleanup, "lies_beneath", lambda *_: False)], 0),
-    "clean-up: what readers fell back to": ([(cleanup, "_fallen_back_to", lambda *_: [])], 0),
-    "clean-up: rewrites of what goes are marked first": ([(retention_rules, "_rewriter_of", nothing)], 0),
+    "revert: not built upon": ([(rules, "_check_not_built_upon", nothing)], 21),
 }
 
 
@@ -187,6 +172,46 @@ def cleaned_beneath_what_is_rolled_back(table: Table, hand: HandClock) -> None:
     table.revert(day, allow_empty=True)
 
 
+def cleaned_and_rolled_back(table: Table, hand: HandClock) -> None:
+    """A clean-up removes what a push replaced, and then that push is rolled back."""
+    bring(table, "a", DAY)
+    entry_id = bring(table, "b", DAY, ["a"])
+    hand.advance(3 * HOUR_MS)
+    table.cleanup()
+    table.revert(entry_id, allow_empty=True)
+
+
+def rewritten_over_an_overwrite(table: Table, hand: HandClock) -> None:
+    """A day, an overwrite of an hour of it, and what was appended after that become one segment."""
+    bring(table, "a", DAY)
+    overwrite(table, "hour", HOUR_9)
+    bring(table, "b", DAY)
+    hand.advance(3 * HOUR_MS)
+    table.cleanup()
+    rewrite_day(table, ["a", "b"], "rewritten")
+
+
+def cleaned_above_what_is_cut(table: Table, hand: HandClock) -> None:
+    """A day is cut by the overwrite of an hour, and clean-ups come by."""
+    bring(table, "a", DAY)
+    overwrite(table, "hour", HOUR_9)
+    for _ in range(3):
+        hand.advance(3 * HOUR_MS)
+        table.cleanup()
+
+
+def lost_beneath_what_is_rolled_back(table: Table, hand: HandClock) -> None:
+    """All that a rewrite brought is lost, its input is overwritten, and the overwrite is rolled back after a
+    clean-up."""
+    bring(table, "a", DAY)
+    lose(table, rewrite_day(table, ["a"], "rewritten"), "rewritten")
+    hand.advance(1 * HOUR_MS)
+    day = overwrite(table, "day", DAY)
+    hand.advance(HOUR_MS + HOUR_MS // 2)
+    table.cleanup()
+    table.revert(day, allow_empty=True)
+
+
 def registered_while_ending(table: Table, _: HandClock) -> None:
     """A second build registers its segment after ``end`` has looked at what is staged, and before it switches."""
     entry_id = table.start().entry_id
@@ -241,6 +266,26 @@ DIRECTED: dict[str, tuple[list[Switch], Callable[[Table, HandClock], None], dict
         cleaned_beneath_what_is_rolled_back,
         {},
     ),
+    "clean-up: mark first": (
+        [(Lineage, "with_cleaning", lambda lineage, *_: lineage), (revert, "_check_registered", nothing)],
+        cleaned_and_rolled_back,
+        {},
+    ),
+    "rewrite: newest version": (
+        [(start, "rewritten_version", oldest_version)],
+        rewritten_over_an_overwrite,
+        {"hour": 0, "rewritten": 2},
+    ),
+    "clean-up: what something lies beneath stays": (
+        [(cleanup, "lies_beneath", lambda *_: False)],
+        cleaned_above_what_is_cut,
+        {"a": 0, "hour": 0},
+    ),
+    "clean-up: what readers fell back to": (
+        [(cleanup, "_fallen_back_to", lambda *_: [])],
+        lost_beneath_what_is_rolled_back,
+        {},
+    ),
     "end: the seal": (
         [(end, "_seal", lambda context, entry_id: context.guard(entry_id))],
         registered_while_ending,
@@ -248,6 +293,9 @@ DIRECTED: dict[str, tuple[list[Switch], Callable[[Table, HandClock], None], dict
     ),
 }
 RIGHT = {
+    rewritten_over_an_overwrite: {"hour": 0, "rewritten": 0},
+    cleaned_above_what_is_cut: {"a": 2, "hour": 0},
+    lost_beneath_what_is_rolled_back: {"a": 0},
     two_under_one_lock: {"second": 0},
     cleaned_beneath_what_is_rolled_back: {"a": 0},
     registered_while_ending: {"a": 0},

@@ -53,14 +53,14 @@ RARE = {
     "end done: rewrite of a cut segment",
     "end done: overwrite of 1 h",
     "end done: overwrite of 24 h",
-    "end done: overwrite of 48 h",
-    "end done: overwrite of 744 h",
     "inputs-overwritten",
     "lock-lost",
     "mend",
-    "overtaken",
+    "brought-are-deleted",
     "overwrite-not-locked",
     "switch",
+    "unrevert done",
+    "would-be-empty",
 }
 """What some hundreds of histories contain, too."""
 
