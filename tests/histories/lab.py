@@ -17,6 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlparse
@@ -473,9 +474,14 @@ class Lab:
         upon = lineage.built_upon(lineage.entries[self.lost])
         running = [entry.entry_id for entry in lineage.in_state(EntryState.IN_PROGRESS)]
         for entry_id in [*running, *(one for one in reversed(self.order) if one in upon)]:
-            self.note(f"mend {entry_id[:4]}")
-            self.table.revert(entry_id, force=True, allow_empty=True)
+            if not self.say(f"mend {entry_id[:4]}", partial(self.mended, entry_id), self.table):
+                return  # what was lost had been replaced by what stands, so nobody has fallen back
             self.check()
+
+    @staticmethod
+    def mended(entry_id: str, table: Table) -> None:
+        """Revert one of them, whatever its state."""
+        table.revert(entry_id, force=True, allow_empty=True)
 
     def left(self) -> list[str]:
         """Entries, and objects that nobody sees."""
