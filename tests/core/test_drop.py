@@ -16,6 +16,7 @@ from airflow_provider_segments.exceptions import (
     StartRefusedError,
     TableDroppedError,
     TableNotFoundError,
+    UnrevertRefusedError,
 )
 from tests.support.children import dies
 from tests.support.owned import push_owned
@@ -70,6 +71,8 @@ def test_a_dropped_table_is_hidden_by_one_switch_and_a_revert_brings_it_back(sto
     assert again.entry_id == table.resolve_entry("latest") == dropped.entry_id
     table.revert(dropped.entry_id)
     assert visible(table) == {"a", "b"}
+    with pytest.raises(UnrevertRefusedError, match="nothing-to-bring-back"):
+        table.unrevert(dropped.entry_id)
     push(table, ["c"])
     assert visible(table) == ({"c"} if kind == "REFRESH" else {"a", "b", "c"})
 

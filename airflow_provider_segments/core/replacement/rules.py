@@ -140,6 +140,9 @@ def check_unrevert(lineage: Lineage, entry_id: str) -> LineageEntry:
             "the rows of an upsert table are compared with others when they are published, and others were since",
             "Push the data again.",
         )
+    if not entry.joined_from and not entry.joined_to and all(one.entry_id != entry_id for one in lineage.overwrites):
+        detail = "it had dropped the table, or brought and replaced nothing"
+        raise _unrevert(entry, lineage, "nothing-to-bring-back", detail, "To drop the table again: drop-table.")
     if lineage.is_cleaning(entry_id):
         raise _unrevert(
             entry,
