@@ -164,13 +164,15 @@ def make_lineage(made: Table, count: int) -> Lineage:
     newest = max((record.version for shard in made.shards for record in shard.records), default=1)
     widths = sorted((int(60_000 * ((made.end - FIRST) / 60_000) ** rng.random()) for _ in range(count)), reverse=True)
     versions = sorted(rng.randrange(1, newest // 2) for _ in range(count))
-    lineage, entries = Lineage("events"), {}
+    marks: dict[str, str | None] = {}
+    entries: dict[str, LineageEntry] = {}
     for number, (width, version) in enumerate(zip(widths, versions, strict=True)):
         entry_id = f"{number:08d}-1111-4000-8000-000000000000"
         entries[entry_id] = LineageEntry.of(entry_id, (), (), EntryState.COMPLETED, 0)
         start = rng.randrange(FIRST - width, made.end)
-        lineage = lineage.with_overwrite([Overwrite(entry_id, start, start + width, version)])
-    return dataclasses.replace(lineage, entries=MappingProxyType(entries))
+        held = Lineage("events").with_overwrite([Overwrite(entry_id, start, start + width, version)])
+        marks |= held.custom_map or {}
+    return Lineage("events", MappingProxyType(entries), marks)
 
 
 def _ours(made: Table, lineage: Lineage) -> dict[str, float]:

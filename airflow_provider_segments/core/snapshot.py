@@ -452,6 +452,7 @@ class Visibility:
         self._lineage = view.lineage
         self._fallen_back = _fallen_back(view.lineage, born, interval)
         self._hidden = hidden_names(view.lineage, self._fallen_back)
+        self._partial = view.lineage.partial
         self._times = TimeFilter(_near(view.lineage, born))
         self._cuts: dict[str, Parts] = {}
         found = [(shard, self._visible(shard)) for shard in born]
@@ -477,17 +478,23 @@ class Visibility:
         whole = self._times.window(shard.name.interval)  # of all chunks that the shard keeps
         if not whole.newest:
             return shown
-        return [record for record in shown if self._has_visible_part(record, self._window(record, whole))]
+        # The newest and the oldest of the whole time bound those of each chunk in it: most segments need no more.
+        newest, oldest = whole.newest, whole.oldest
+        return [
+            record
+            for record in shown
+            if record.version >= newest
+            or (record.version >= oldest and self._has_visible_part(record, self._window(record, whole)))
+        ]
 
     def _unhidden(self, shard: Shard) -> Sequence[SegmentRecord]:
         """The lineage's filter: no name that it hides, and of a partial entry only what is its ``to``."""
         shown: Sequence[SegmentRecord] = shard.records
         if self._hidden:
             shown = [record for record in shown if record.name not in self._hidden]
-        attempts = self._lineage.partial_attempts(shard.name.entry_id)
-        if attempts is None:
+        if shard.name.entry_id not in self._partial:
             return shown
-        if shard.name.attempt_name not in attempts:
+        if shard.name.attempt_name not in self._partial[shard.name.entry_id]:
             return []
         brought = frozenset(self._lineage.entries[shard.name.entry_id].segments_to)
         return [record for record in shown if record.name in brought]

@@ -7,6 +7,7 @@ An entry keeps its two name lists in Pinot's comma-joined form and splits them w
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -100,6 +101,8 @@ _OVERWRITE = "segments.overwrite."
 _PARTIAL = "segments.partial."
 _MARKS = (_CLEANING, _REWRITE, _OVERWRITE, _PARTIAL)
 _UPSERT = "segments.upsert"
+_NUMBER = r"-?[0-9]{1,18}"
+_OVERWRITES = re.compile(rf"{_NUMBER}/{_NUMBER}/{_NUMBER}(?: {_NUMBER}/{_NUMBER}/{_NUMBER})*")
 
 
 @dataclass(frozen=True)
@@ -172,11 +175,15 @@ class Lineage:
         """This lineage with the mark that what the entry hides is being deleted since ``now_ms``."""
         return self._with_mark(_CLEANING, entry_id, str(now_ms))
 
-    def partial_attempts(self, entry_id: str) -> frozenset[str] | None:
-        """The attempts that brought the ``to`` of an entry under which more than that may still be registered, each as
-        ``<stager>.<attempt>``; ``None`` when nothing is."""
-        text = (self.custom_map or {}).get(_PARTIAL + entry_id)
-        return None if text is None else frozenset(text.split())
+    @cached_property
+    def partial(self) -> Mapping[str, frozenset[str]]:
+        """The attempts that brought the ``to`` of each entry under which more than that may still be registered, each
+        as ``<stager>.<attempt>``, by entry id."""
+        return {
+            key.removeprefix(_PARTIAL): frozenset((text or "").split())
+            for key, text in (self.custom_map or {}).items()
+            if key.startswith(_PARTIAL)
+        }
 
     def with_partial(self, entry_id: str, attempts: Iterable[str]) -> Lineage:
         """This lineage with the mark that more is registered under the entry than its ``to``, which ``attempts``
@@ -282,12 +289,12 @@ class Lineage:
         return replace(self, entries=entries, custom_map=custom)
 
     def _decode_overwrite(self, key: str, text: str) -> Iterator[Overwrite]:
-        for part in text.split():
-            numbers = part.split("/")
-            if len(numbers) != 3 or not all(_is_number(number) for number in numbers):
-                raise self._corrupt(key, text)
-            start, end, version = map(int, numbers)
-            yield Overwrite(key.removeprefix(_OVERWRITE), start, end, version)
+        if _OVERWRITES.fullmatch(text) is None:
+            raise self._corrupt(key, text)
+        entry_id = key.removeprefix(_OVERWRITE)
+        for part in text.split(" "):
+            start, end, version = part.split("/")
+            yield Overwrite(entry_id, int(start), int(end), int(version))
 
     def _decode_interval(self, key: str, text: str) -> Interval:
         numbers = text.split("/")

@@ -482,7 +482,7 @@ def remove_rest(context: TableContext, entry_id: str) -> None:
     def attempt() -> None:
         stored = context.records.read()
         entry = stored.lineage.get(entry_id)
-        attempts = stored.lineage.partial_attempts(entry_id)
+        attempts = stored.lineage.partial.get(entry_id)
         if entry is None or attempts is None or entry.state is not EntryState.COMPLETED:
             return
         brought = frozenset(entry.segments_to)

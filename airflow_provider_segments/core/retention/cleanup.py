@@ -377,7 +377,7 @@ def _drop(context: TableContext, entry_id: str, state: EntryState) -> bool:
     lineage, entry = stored.lineage, stored.lineage.get(entry_id)
     if entry is None or entry.state is not state:
         return False
-    if state is EntryState.COMPLETED and lineage.partial_attempts(entry_id) is not None:
+    if state is EntryState.COMPLETED and entry_id in lineage.partial:
         return False  # what it staged beside its ``to`` is not removed yet
     if not rule_for(lineage, entry, context.config(), context.clock.now_ms()).may_drop:
         return False
