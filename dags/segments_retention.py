@@ -24,4 +24,4 @@ with DAG(
         "dry_run": Param(False, type="boolean", title="Dry run", description="Change nothing, say what would go."),
     },
 ):
-    RetentionCleanupOperator(task_id="retention", table="{{ params.table or '' }}", dry_run="{{ params.dry_run }}")
+    RetentionCleanupOperator(task_id="retention", table="{{ params.table or '*' }}", dry_run="{{ params.dry_run }}")

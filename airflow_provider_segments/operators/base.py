@@ -65,13 +65,17 @@ class SegmentsOperator(ClusterOperator):
                 count_sent(table.sent)
 
 
+ALL_TABLES = "*"
+"""All tables of the cluster: no table can have that name, and no template renders to it by mistake."""
+
+
 class TablesOperator(ClusterOperator):
     """Base of the operators that do the same to one table or to every table of the cluster.
 
     Returns the report of each table by its name. A table that fails does not keep the others from their turn; the task
     fails at the end.
 
-    :param table: Name of the table; ``None`` for all of them. (templated)
+    :param table: Name of the table; ``*`` or ``None`` for all of them. What renders to nothing is refused. (templated)
     """
 
     template_fields: Sequence[str] = ("table", *ClusterOperator.template_fields)
@@ -93,11 +97,12 @@ class TablesOperator(ClusterOperator):
         from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError, TableNotFoundError
 
         if self.table is not None and not self.table.strip():
-            raise AirflowFailException("table is empty: name one, or leave it out (None) for all tables of the cluster")
+            raise AirflowFailException("table is empty: name one, or give * for all tables of the cluster")
         reports: dict[str, Any] = {}
         errors: dict[str, SegmentsError] = {}
         with self.hook.get_conn() as store:
-            names = [*store.tables(), *store.configs.strays()] if self.table is None else [self.table]
+            every = self.table in (None, ALL_TABLES)
+            names = [*store.tables(), *store.configs.strays()] if every else [str(self.table)]
             for name in names:
                 try:
                     reports[name] = self._counted_work(store.table(name))

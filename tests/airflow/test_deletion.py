@@ -16,6 +16,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.ledger import (
     DeletionBatch,
     LedgerType,
@@ -410,6 +411,9 @@ def test_retention_and_deletion_dags_free_what_is_past_its_time(
 ) -> None:
     """Two pushes and a rollback; retention marks the rolled-back one, the other DAG deletes its object."""
     table = make_table(store, table_name)
+    document = table.config().to_json()
+    document["segmentsConfig"] = {"revertedSegmentsRetentionPeriod": "0s"}
+    store.apply_config(TableConfig.from_json(document))
     push_rows(table, tmp_path, {"a": [1]})
     push_rows(table, tmp_path, {"a": [1, 2]})
     lost = table.resolve_entry("latest")
