@@ -1,6 +1,7 @@
 """``spark.read.format("segments")``: a table through Arrow in the Python workers, wherever its objects are.
 
-Options: ``zk_hosts``, ``storage_uri``, ``table``, and if wanted ``cluster``, ``as_of`` (a lineage entry), ``start`` and
+Options: ``zk_hosts``, ``storage_uri``, ``table``, and if wanted ``cluster``, ``as_of`` (a lineage entry), ``mark`` (a
+version of an upsert table), ``start`` and
 ``end`` (ISO 8601 or epoch milliseconds; they choose segments by time, whose rows are whole: filter on the time column,
 or use :func:`.read.read_table`, which does). Credentials come from the environment (:mod:`.settings`) and are never
 options: Spark shows those. Call :func:`.read.register` first. Filters on the columns are pushed down to segments, row
@@ -13,13 +14,16 @@ What it reads is kept for ``replacedSegmentsRetentionPeriod`` only; a query that
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import numpy
 import pyarrow
+import pyarrow.compute
 import pyarrow.dataset
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -35,6 +39,7 @@ from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
 from airflow_provider_segments.spark.filters import expression, may_match, usable
 from airflow_provider_segments.spark.merging import arrow_times, visible_rows
+from airflow_provider_segments.spark.row_validity import dead_rows, visible_schema
 
 _PARTITION_BYTES = 64 << 20
 _BATCH_ROWS = 32_768
@@ -42,7 +47,8 @@ _BATCH_ROWS = 32_768
 
 class ReadSegment(msgspec.Struct, frozen=True, array_like=True):
     """One segment to read: its object, its size and its column statistics, whether it is in tiered storage, and, as
-    ``[start, end)`` in milliseconds, in which parts of its time it is visible (empty: all of it)."""
+    ``[start, end)`` in milliseconds, in which parts of its time it is visible (empty: all of it). ``dead`` are, for an
+    upsert table, the numbers of the rows that are not valid at the mark (64-bit, ascending)."""
 
     key: str
     rows: int
@@ -50,6 +56,7 @@ class ReadSegment(msgspec.Struct, frozen=True, array_like=True):
     columns: dict[str, list[Any]] | None = None
     tiered: bool = False
     visible_in: tuple[tuple[int, int], ...] = ()
+    dead: builtins.bytes = b""
 
 
 @dataclass(frozen=True)
@@ -61,11 +68,13 @@ class _Found:
     tiered: ObjectStore | None
     segments: list[ReadSegment]
     time: tuple[str, str] | None = None
+    deletes: str | None = None
 
     @classmethod
     def of(cls, snapshot: Snapshot, config: TableConfig | None = None) -> _Found:
         """``config`` where nobody else filters the rows of segments that are visible in a part of their time only."""
         time = (config.time_column, config.time_format) if config and config.time_column and snapshot.cuts else None
+        dead = dead_rows(snapshot)
         snapshot.stores()  # a segment in a tiered storage that is not here is refused now, and not by a task
         return cls(
             snapshot.storage,
@@ -78,10 +87,12 @@ class _Found:
                     each.columns,
                     each.tiered is not None,
                     tuple((part.start_ms, part.end_ms) for part in each.visible_in),
+                    dead.get(each.name, b""),
                 )
                 for each in snapshot.segments
             ],
             time,
+            config.upsert.deletes if config is not None and config.upsert is not None else None,
         )
 
 
@@ -113,14 +124,15 @@ class SegmentsDataSource(DataSource):
         hosts, uri, name = self._required("zk_hosts"), self._required("storage_uri"), self._required("table")
         start, end = _ms(self.options.get("start")), _ms(self.options.get("end"))
         as_of = self.options.get("as_of")
+        mark = int(self.options["mark"]) if self.options.get("mark") else None
         with connect(hosts, uri, self.options.get("cluster", DEFAULT_CLUSTER)) as store:
             table = store.table(name)
             config = table.config()
-            snapshot = table.snapshot(start, end, as_of=as_of)
+            snapshot = table.snapshot(start, end, as_of=as_of, mark=mark)
             if not with_schema:
                 return _Found.of(snapshot, config), None
-            whole = snapshot if start is None and end is None else table.snapshot(as_of=as_of)
-            return _Found.of(snapshot, config), schema_of(whole)
+            whole = snapshot if start is None and end is None else table.snapshot(as_of=as_of, mark=snapshot.mark)
+            return _Found.of(snapshot, config), visible_schema(schema_of(whole), config)
 
     def _required(self, option: str) -> str:
         value = self.options.get(option)
@@ -129,14 +141,15 @@ class SegmentsDataSource(DataSource):
         return str(value)
 
 
-def bound_to(snapshot: Snapshot) -> type[SegmentsDataSource]:
+def bound_to(snapshot: Snapshot, config: TableConfig) -> type[SegmentsDataSource]:
     """A data source that reads exactly ``snapshot``, through the object store it was taken from.
 
     Store and segments travel in the pickled class: options would show up in the query's plan. Spark looks a source up
     by its name again whenever it plans a query, so each snapshot has a name of its own, and always the same.
     """
-    found = _Found.of(snapshot)
-    urls = "\n".join([found.storage.uri, *snapshot.urls])
+    # The caller filters by time; rows that an upsert table hides only the reader of a file can tell.
+    found = replace(_Found.of(snapshot, config), time=None)
+    urls = "\n".join([found.storage.uri, str(snapshot.mark), *snapshot.urls])
     identity = hashlib.sha256(urls.encode()).hexdigest()[:32]
 
     class BoundSegments(SegmentsDataSource):
@@ -168,6 +181,7 @@ class SegmentsReader(DataSourceReader):
         self.storage = found.storage
         self.tiered = found.tiered
         self.time = found.time
+        self.deletes = found.deletes
         self.filters: list[Filter] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -201,19 +215,32 @@ class SegmentsReader(DataSourceReader):
     def _batches(self, file: pyarrow.NativeFile, segment: ReadSegment) -> Iterator[pyarrow.RecordBatch]:
         fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(file)
         cut = self.time is not None and segment.visible_in
+        schema = self._with_time(fragment.physical_schema) if cut else self.arrow_schema
         scanner = fragment.scanner(
-            schema=self._with_time(fragment.physical_schema) if cut else self.arrow_schema,
-            filter=expression(self.filters),
+            schema=self._with_deletes(schema, fragment.physical_schema),
+            # A filtered scan does not tell which row of the file a row is; Spark judges the rows again in any case.
+            filter=None if segment.dead else expression(self.filters),
             batch_size=_BATCH_ROWS,
             batch_readahead=2,
             fragment_readahead=1,
             use_threads=False,
         )
+        dead, at = numpy.frombuffer(segment.dead, numpy.int64), 0
         for batch in scanner.to_batches():
             found = self._visible(batch, segment.visible_in) if cut else batch
+            if segment.dead:
+                found, at = found.filter(_alive(dead, at, batch.num_rows)), at + batch.num_rows
+            if self.deletes is not None and self.deletes in found.schema.names:
+                found = found.filter(pyarrow.compute.invert(found.column(self.deletes).fill_null(False)))
             if found.num_rows:
                 columns = [found.column(field.name).cast(field.type) for field in self.arrow_schema]
                 yield pyarrow.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+
+    def _with_deletes(self, schema: pyarrow.Schema, stored: pyarrow.Schema) -> pyarrow.Schema:
+        """The schema with the column that tells delete records, which the query may not have asked for."""
+        if self.deletes is None or self.deletes in schema.names or self.deletes not in stored.names:
+            return schema
+        return schema.append(stored.field(self.deletes))
 
     def _with_time(self, stored: pyarrow.Schema) -> pyarrow.Schema:
         """The schema with the time column, which the query may not have asked for."""
@@ -234,6 +261,14 @@ class SegmentsReader(DataSourceReader):
                 "read the table with read_table"
             )
         return batch.filter(visible_rows(times, parts))
+
+
+def _alive(dead: numpy.ndarray[Any, Any], first: int, count: int) -> pyarrow.Array:
+    """For ``count`` rows of a file from row ``first`` on, whether each is not among ``dead``."""
+    mask = numpy.ones(count, bool)
+    low, high = numpy.searchsorted(dead, (first, first + count))
+    mask[dead[low:high] - first] = False
+    return pyarrow.array(mask)
 
 
 def _ms(text: str | None) -> int | None:

@@ -113,7 +113,15 @@ class _Keeper:
 _KEEPER = _Keeper()
 
 
-def hold(spark: SparkSession, table: Table, *, as_of: str | None = None, low: int | None, high: int | None) -> Snapshot:
+def hold(
+    spark: SparkSession,
+    table: Table,
+    *,
+    as_of: str | None = None,
+    mark: int | None = None,
+    low: int | None,
+    high: int | None,
+) -> Snapshot:
     """A snapshot under a lease that ends with the session's application, or with ``table``'s store.
 
     Raises what taking the snapshot raises, and :class:`LeaseLostError` when the lease was lost meanwhile.
@@ -123,11 +131,11 @@ def hold(spark: SparkSession, table: Table, *, as_of: str | None = None, low: in
     for held in _KEEPER.of(context):
         mine = held.lease.table == table.name and held.lease.session is table.store.session
         if mine and not (held.lost or held.session_ended or held.closed) and now - held.since < _SHARED_SECONDS:
-            taken = table.snapshot(low, high, as_of=as_of)
+            taken = table.snapshot(low, high, as_of=as_of, mark=mark)
             held.lease.check()  # it was there before the snapshot and is there after it, so all the while
             return replace(taken, lease=held.lease, _holding=None)
     before = table.store.session.session_id
-    taken = table.snapshot(low, high, as_of=as_of, owner=owner_of(spark)).__enter__()
+    taken = table.snapshot(low, high, as_of=as_of, mark=mark, owner=owner_of(spark)).__enter__()
     assert taken.lease is not None
     _KEEPER.add(_Held(context, taken.lease, before, now))
     return taken

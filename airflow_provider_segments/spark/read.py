@@ -31,6 +31,7 @@ from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.spark.leases import hold, owner_of
+from airflow_provider_segments.spark.row_validity import valid_rows, visible_schema
 from airflow_provider_segments.spark.times import DAY_MS, quoted, time_ms
 from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY
 
@@ -60,6 +61,7 @@ def read_table(
     start: Time | None = None,
     end: Time | None = None,
     as_of: str | None = None,
+    mark: int | None = None,
     columns: Sequence[str] | None = None,
     schema: StructType | None = None,
     through_arrow: bool | None = None,
@@ -70,13 +72,14 @@ def read_table(
     stops (and some seconds), or ``store`` is closed, so keep that open. A lease that is lost on the way is logged, and
     :func:`.leases.check_leases` raises it. ``columns`` picks columns. ``schema`` replaces the newest segment's (and
     spares looking for that one outside of the range); a table without segments raises :class:`SourceDataError` without
-    it. ``through_arrow`` chooses the reader, by default Spark's own where it can reach the objects.
+    it. ``through_arrow`` chooses the reader, by default Spark's own where it can reach the objects. An upsert table
+    gives one row a key, at version ``mark`` or the newest: frames of one mark agree, whatever is ingested meanwhile.
     """
     opened = store.table(table)
     config = opened.config()
     low, high = _ms(start), _ms(end)
     wide = schema is None
-    taken = hold(spark, opened, as_of=as_of, low=None if wide else low, high=None if wide else high)
+    taken = hold(spark, opened, as_of=as_of, mark=mark, low=None if wide else low, high=None if wide else high)
     return _rows(spark, config, taken, schema, low, high, columns, through_arrow)
 
 
@@ -89,6 +92,7 @@ def leased_table(
     start: Time | None = None,
     end: Time | None = None,
     as_of: str | None = None,
+    mark: int | None = None,
     columns: Sequence[str] | None = None,
     schema: StructType | None = None,
     through_arrow: bool | None = None,
@@ -103,7 +107,7 @@ def leased_table(
     low, high = _ms(start), _ms(end)
     wide = schema is None
     limits = (None, None) if wide else (low, high)
-    with opened.snapshot(*limits, as_of=as_of, owner=owner_of(spark)) as taken:
+    with opened.snapshot(*limits, as_of=as_of, mark=mark, owner=owner_of(spark)) as taken:
         yield _rows(spark, config, taken, schema, low, high, columns, through_arrow)
 
 
@@ -125,7 +129,7 @@ def _rows(
     through_arrow: bool | None,
 ) -> DataFrame:
     """The rows of a snapshot. Its schema is the table's, whatever the range: it must not change with the times."""
-    found = schema if schema is not None else schema_of(taken)
+    found = schema if schema is not None else visible_schema(schema_of(taken), config)
     snapshot = taken if low is None and high is None else taken.within(low, high)
     rows = _read(spark, snapshot, found, config, columns, through_arrow)
     kept = time_filter(config, found, low, high)
@@ -176,7 +180,10 @@ def _objects(
     columns: Sequence[str] | None,
     through_arrow: bool,
 ) -> DataFrame:
-    return _arrow(spark, snapshot, schema, config, columns) if through_arrow else _native(spark, snapshot, schema)
+    if through_arrow:
+        return _arrow(spark, snapshot, schema, config, columns)
+    rows = _native(spark, snapshot, schema)
+    return rows if config.upsert is None else valid_rows(spark, rows, snapshot, config.upsert)
 
 
 def schema_of(snapshot: Snapshot) -> StructType:
@@ -284,7 +291,7 @@ def _arrow(
     register(spark)
     needed = None if columns is None else {*columns, *([config.time_column] if config.time_column else [])}
     wanted = schema if needed is None else StructType([field for field in schema.fields if field.name in needed])
-    bound = bound_to(snapshot)
+    bound = bound_to(snapshot, config)
     spark.dataSource.register(bound)
     return spark.read.format(bound.name()).schema(wanted).load()
 

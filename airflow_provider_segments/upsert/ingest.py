@@ -185,7 +185,8 @@ class UpsertIngestor:
             try:
                 done = batch.publish()
             except EndRefusedError as refused:
-                if refused.rule not in _RESOLVE_AGAIN:
+                again = _RESOLVE_AGAIN if base is not None else (*_RESOLVE_AGAIN, "upsert-positions")
+                if refused.rule not in again:
                     raise
                 continue
             if done is not None:

@@ -106,6 +106,10 @@ class TableConfig:
             raise InvalidConfigError(
                 f"table {name!r}: an upsert table is an APPEND table without segmentLocking: its keys say what is newer"
             )
+        if upsert is not None and segments.get("retentionTimeValue") is not None:
+            raise InvalidConfigError(
+                f"table {name!r}: the time retention does not know upsert tables yet; raise the table's cutoff instead"
+            )
         replaced_default = "1d" if kind == "REFRESH" else "4h"
         replaced_period = _text(segments, "replacedSegmentsRetentionPeriod", replaced_default)
         return cls(

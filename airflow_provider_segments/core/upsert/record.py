@@ -138,8 +138,8 @@ class Publication:
         ``upsert-bulk``.
         """
         record = require_record(before)
-        self._check_heads(record)
-        self._check_positions(record)
+        self._check_heads(before, record)
+        self._check_positions(before, record)
         if record.cutoff != self.cutoff:
             raise self._refused(before, "upsert-cutoff", "the retention's cutoff has moved on", "Resolve again.")
         waiting = waiting_bulks(before, record)
@@ -169,29 +169,21 @@ class Publication:
             changed = changed.raised(changed.published[len(changed.published) // 2].version)
         return changed
 
-    def _check_heads(self, record: UpsertRecord) -> None:
+    def _check_heads(self, before: Lineage, record: UpsertRecord) -> None:
         for number, head in self.heads.items():
             if record.heads[number] != head:
-                raise EndRefusedError(
-                    "upsert-head",
-                    f"key partition {number} was changed by entry {record.heads[number].entry_id or 'none'} since "
-                    "these rows were compared with it",
-                    table="",
-                    entry_id=self.entry_id,
-                    hint="Resolve again.",
+                detail = (
+                    f"key partition {number} was changed by entry {record.heads[number].entry_id or 'none'} since these "
+                    "rows were compared with it"
                 )
+                raise self._refused(before, "upsert-head", detail, "Resolve again.")
 
-    def _check_positions(self, record: UpsertRecord) -> None:
+    def _check_positions(self, before: Lineage, record: UpsertRecord) -> None:
         for source, at in self.base.items():
-            if record.positions.get(source) != at:
-                raise EndRefusedError(
-                    "upsert-positions",
-                    f"source partition {source!r} is at offset {record.positions.get(source)} by now, and this batch "
-                    f"began at {at}",
-                    table="",
-                    entry_id=self.entry_id,
-                    hint="Read the batch again from the table's positions.",
-                )
+            now = record.positions.get(source)
+            if now != at:
+                detail = f"source partition {source!r} is at offset {now} by now, and this batch began at {at}"
+                raise self._refused(before, "upsert-positions", detail, "Read the batch again from the positions.")
 
     def _refused(self, lineage: Lineage, rule: str, detail: str, hint: str) -> EndRefusedError:
         return EndRefusedError(rule, f"end refused: {detail}", table=lineage.table, entry_id=self.entry_id, hint=hint)

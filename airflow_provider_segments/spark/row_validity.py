@@ -1,0 +1,72 @@
+"""Which rows of an upsert table's files Spark's own reader gives: those that are valid at the snapshot's mark.
+
+Files without dead rows cost nothing. Of the others a bitmap a file is broadcast and joined by the file's name; a row's
+number in its file, which Spark's reader tells, picks its bit. Push-down, pruning and the vectorised reader are kept.
+"""
+
+from __future__ import annotations
+
+import numpy
+import pyarrow
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+from pyspark.sql.types import StructType
+
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.upsert_config import UpsertConfig
+from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.spark.times import quoted
+from airflow_provider_segments.upsert.columns import SOURCE_COLUMNS
+from airflow_provider_segments.upsert.reading import read_ends, require_mark
+
+_FILE, _ROW, _WORDS = "__segments_file", "__segments_row", "__segments_dead"
+
+
+def visible_schema(schema: StructType, config: TableConfig) -> StructType:
+    """The schema less the columns that say where in its input a row was."""
+    if config.upsert is None:
+        return schema
+    return StructType([field for field in schema.fields if field.name not in SOURCE_COLUMNS])
+
+
+def dead_rows(snapshot: Snapshot) -> dict[str, bytes]:
+    """By segment, the numbers of the rows that are not valid at the snapshot's mark (64-bit, ascending); nothing for a
+    table that is no upsert table."""
+    if snapshot.mark is None:
+        return {}
+    mark, wanted = snapshot.mark, set(snapshot.names)
+    found = {name: ends.dead_rows(mark).tobytes() for name, ends in read_ends(snapshot).items() if name in wanted}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def valid_rows(spark: SparkSession, rows: DataFrame, snapshot: Snapshot, config: UpsertConfig) -> DataFrame:
+    """The rows, which Spark's Parquet reader gives for the snapshot's files, that are valid at its mark. Raises
+    :class:`SnapshotRefusedError` (``no-mark``)."""
+    require_mark(snapshot)
+    columns = [F.col(quoted(name)) for name in rows.columns]
+    dead = dead_rows(snapshot)
+    if dead:
+        files = {segment.name: segment.key.rpartition("/")[2] for segment in snapshot.segments}
+        bitmaps = pyarrow.table(
+            {
+                _FILE: [files[name] for name in dead],
+                _WORDS: pyarrow.array([_words(numbers) for numbers in dead.values()], pyarrow.list_(pyarrow.int64())),
+            }
+        )
+        told = rows.select("*", F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
+        joined = told.join(F.broadcast(spark.createDataFrame(bitmaps)), _FILE, "left")
+        # A row behind a short bitmap, or of a file without one, gives null: it is alive.
+        bit = f"shiftright(get({_WORDS}, cast({_ROW} >> 6 as int)), cast({_ROW} & 63 as int)) & 1L"
+        rows = joined.filter(F.expr(f"coalesce({bit}, 0L) = 0L")).select(*columns)
+    if config.deletes is not None and config.deletes in rows.columns:
+        rows = rows.filter(~F.coalesce(F.col(quoted(config.deletes)), F.lit(False)))
+    return rows
+
+
+def _words(dead: bytes) -> list[int]:
+    """Row numbers as a bitmap of 64-bit words, the first row being the lowest bit of the first."""
+    rows = numpy.frombuffer(dead, numpy.int64)
+    bits = numpy.zeros((int(rows[-1]) // 64 + 1) * 64, bool)
+    bits[rows] = True
+    words: list[int] = numpy.packbits(bits, bitorder="little").view("<i8").tolist()
+    return words
