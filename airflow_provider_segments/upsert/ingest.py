@@ -125,6 +125,11 @@ class UpsertIngestor:
         if self.config.upsert is None:
             require_record(self.table.lineage())  # says what is missing
             raise UpsertRefusedError("no-upsert-config", "its config has lost upsertConfig", table=self.table.name)
+        if self.config.upsert.is_partial:
+            hint = "Make it with mode FULL, and send whole rows."
+            raise UpsertRefusedError(
+                "upsert-partial", "partial updates are not built", table=self.table.name, hint=hint
+            )
         root = (self.cache or default_root()) / self.name
         self.partitions = KeyPartitions(self.table, self.config.upsert, root)
 

@@ -6,17 +6,21 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_provider_segments.core.table import SegmentStore
-from airflow_provider_segments.exceptions import UpsertRefusedError
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.exceptions import LockDeniedError, SourceDataError, UpsertRefusedError
 from airflow_provider_segments.spark.read import read_table, register
+from airflow_provider_segments.spark.upsert import ingest_stream
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
+from airflow_provider_segments.upsert.owner import own_key_partitions
 from airflow_provider_segments.upsert.reading import read_rows
-from tests.upsert.world import Event, to_arrow, upsert_config
+from tests.upsert.world import Event, newest, to_arrow, upsert_config
 
 
 @pytest.fixture
@@ -94,3 +98,74 @@ def test_a_frame_stays_right_while_batches_and_a_compaction_go_on(
     after = read_table(spark, filled, "t")
     assert {row[2] for row in rows_of(after)} == {"new"}
     assert after.count() == 300
+
+
+SCHEMA = "k STRING, ts BIGINT, v STRING, deleted BOOLEAN, `$partition` INT, `$offset` BIGINT"
+
+
+def send(folder: Path, number: int, events: list[Event]) -> None:
+    """One file of events; a file source takes it when it is there in whole."""
+    folder.mkdir(exist_ok=True)
+    hidden = folder / f".{number}"
+    pyarrow.parquet.write_table(to_arrow(events), hidden)
+    hidden.rename(folder / f"{number:05d}.parquet")
+
+
+def run_stream(spark: SparkSession, table: Table, folder: Path, checkpoint: str = "checkpoint") -> Any:
+    stream = spark.readStream.format("parquet").schema(SCHEMA).option("maxFilesPerTrigger", 1).load(str(folder))
+    return ingest_stream(
+        spark, table, stream, checkpoint=str(folder.parent / checkpoint), cache=folder.parent / "cache", wait_s=60
+    )
+
+
+def test_a_stream_of_files_becomes_versions_and_a_new_checkpoint_replays_them(
+    spark: SparkSession, store: SegmentStore, tmp_path: Path
+) -> None:
+    store.apply_config(upsert_config())
+    table, folder = store.table("t"), tmp_path / "input"
+    events = [Event(at % 7, 0, at, f"k{at % 10}", f"v{at}", False) for at in range(60)]
+    for number in range(3):
+        send(folder, number, events[number * 20 : number * 20 + 20])
+    done = run_stream(spark, table, folder)
+    assert (done.version, done.counts["replays"]) == (3, 0)
+    assert {row[0]: row[2] for row in wanted(store)} == newest(events)
+    again = run_stream(spark, table, folder, "another checkpoint")
+    assert again.version == 3
+    assert again.counts["winners"] == 0
+    assert rows_of(read_table(spark, store, "t")) == wanted(store)
+
+
+def test_a_second_ingestor_is_denied_until_the_first_has_ended(
+    spark: SparkSession, store: SegmentStore, tmp_path: Path
+) -> None:
+    store.apply_config(upsert_config())
+    table, folder = store.table("t"), tmp_path / "input"
+    send(folder, 0, [Event(1, 0, 0, "a", "v", False)])
+    stream = spark.readStream.format("parquet").schema(SCHEMA).load(str(folder))
+    with own_key_partitions(table, "other"), pytest.raises(LockDeniedError, match="lock-denied"):
+        ingest_stream(spark, table, stream, checkpoint=str(tmp_path / "c"), cache=tmp_path / "cache")
+    assert run_stream(spark, table, folder).version == 1
+
+
+def test_an_event_that_cannot_be_used_fails_the_run_or_is_rejected(
+    spark: SparkSession, store: SegmentStore, tmp_path: Path
+) -> None:
+    config = upsert_config().to_json()
+    store.apply_config(TableConfig.from_json(config))
+    table, folder = store.table("t"), tmp_path / "input"
+    send(folder, 0, [Event(1, 0, 0, "a", "v", False), Event(1, 0, 1, None, "w", False)])  # type: ignore[arg-type]
+    with pytest.raises(SourceDataError, match="k is null"):
+        run_stream(spark, table, folder)
+    store.apply_config(TableConfig.from_json({**config, "segmentBuildConfig": {"onBadTime": "reject"}}))
+    stream = spark.readStream.format("parquet").schema(SCHEMA).load(str(folder))
+    rejects = tmp_path / "rejects"
+    done = ingest_stream(
+        spark,
+        table,
+        stream,
+        checkpoint=str(tmp_path / "checkpoint"),
+        cache=tmp_path / "cache",
+        reject_folder=str(rejects),
+    )
+    assert (done.version, done.counts["rejected"]) == (1, 1)
+    assert spark.read.json(str(rejects)).select("v", "`$reason`").collect() == [("w", "k is null")]

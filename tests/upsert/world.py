@@ -127,6 +127,7 @@ class World:
     made: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
     pending: list[Contents] = field(default_factory=list)
+    positions: dict[int, dict[str, int]] = field(default_factory=lambda: {0: {}})
     checks: int = 0
 
     def __post_init__(self) -> None:
@@ -262,6 +263,7 @@ class World:
         except RefusedError as refused:
             assert refused.rule == "too-old"
             return
+        assert self.record().positions == self.positions[to], "what was taken back never comes again"
         for part in range(PARTITIONS):  # after a rollback the source may send something else
             del self.source[part][self.record().positions.get(f"/{part}", 0) :]
 
@@ -301,6 +303,7 @@ class World:
         if record.clock not in self.contents:
             assert record.clock == max(self.contents) + 1, "a version that nobody made"
             self.contents[record.clock] = contents(record)
+            self.positions[record.clock] = dict(record.positions)
 
     # --- checks
 

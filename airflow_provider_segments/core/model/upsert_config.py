@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.exceptions import InvalidConfigError
 
 MODES = ("NONE", "FULL", "PARTIAL")
@@ -29,7 +28,7 @@ class UpsertConfig:
     boolean column that is true in a delete record, ``out_of_order`` a boolean column that is written true for rows that
     are never visible; without it such rows are counted and not written. ``regions`` are the names that a row's
     ``$region`` may have, in the order in which they win a tie. ``keep_versions`` is how many versions can be read and
-    gone back to. ``ttl_ms`` is for how long a key is remembered after its last change, in the comparison column's time.
+    gone back to.
     """
 
     mode: str
@@ -40,7 +39,6 @@ class UpsertConfig:
     out_of_order: str | None = None
     regions: tuple[str, ...] = ("",)
     keep_versions: int = 1000
-    ttl_ms: int | None = None
     strategies: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     default_strategy: str = "OVERWRITE"
 
@@ -81,7 +79,6 @@ class UpsertConfig:
             out_of_order=_name(section, "outOfOrderRecordColumn"),
             regions=_names("upsertConfig.regions", section.get("regions", [""]), empty=True),
             keep_versions=_count(section, "keepVersions", 1000, 10_000),
-            ttl_ms=_ttl(section.get("metadataTTL")),
             strategies=MappingProxyType(_strategies(section, mode)),
             default_strategy=_choice(
                 "defaultPartialUpsertStrategy", section.get("defaultPartialUpsertStrategy", "OVERWRITE"), STRATEGIES
@@ -115,6 +112,10 @@ class UpsertConfig:
     def _check(self, section: Mapping[str, Any]) -> None:
         if self.comparison_column in self.primary_key:
             raise InvalidConfigError(f"comparison column {self.comparison_column!r} is a part of the key: nothing wins")
+        if section.get("metadataTTL"):
+            raise InvalidConfigError(
+                "upsertConfig.metadataTTL is not applied by this version; raise the table's cutoff"
+            )
         if section.get("dropOutOfOrderRecord") and self.out_of_order:
             raise InvalidConfigError("upsertConfig has both dropOutOfOrderRecord and outOfOrderRecordColumn; set one")
         special = [name for name in (*self.primary_key, self.comparison_column, self.deletes) if name]
@@ -163,14 +164,3 @@ def _names(key: str, value: Any, *, empty: bool = False) -> tuple[str, ...]:
     if not all(isinstance(name, str) and (name or empty) for name in names) or len(set(names)) != len(names):
         raise InvalidConfigError(f"config field {key} must be a list of different names, not {value!r}")
     return tuple(names)
-
-
-def _ttl(value: Any) -> int | None:
-    """Pinot writes a number; a period string says its unit."""
-    if value is None or value == 0:
-        return None
-    if isinstance(value, str):
-        return parse_period(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidConfigError(f"upsertConfig.metadataTTL must be a period such as 14d, or milliseconds: {value!r}")
-    return value

@@ -172,10 +172,8 @@ class Publication:
     def _check_heads(self, before: Lineage, record: UpsertRecord) -> None:
         for number, head in self.heads.items():
             if record.heads[number] != head:
-                detail = (
-                    f"key partition {number} was changed by entry {record.heads[number].entry_id or 'none'} since these "
-                    "rows were compared with it"
-                )
+                by = record.heads[number].entry_id or "none"
+                detail = f"key partition {number} was changed by entry {by} since these rows were compared with it"
                 raise self._refused(before, "upsert-head", detail, "Resolve again.")
 
     def _check_positions(self, before: Lineage, record: UpsertRecord) -> None:
