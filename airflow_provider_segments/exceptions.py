@@ -70,6 +70,10 @@ class MetadataUnavailableError(SegmentsError, ConnectionError):
     """No ZooKeeper server answered, or it refused the credentials. Nothing was changed."""
 
 
+class AccessDeniedError(MetadataUnavailableError):
+    """ZooKeeper answered, and these credentials may not do that. Nothing was changed."""
+
+
 class OutcomeUnknownError(SegmentsError, ConnectionError):
     """The connection broke during a write that may have landed. Re-read before cleaning anything up."""
 

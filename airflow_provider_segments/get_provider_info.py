@@ -62,7 +62,7 @@ def _connection_type() -> dict[str, Any]:
             "placeholders": {
                 "host": "zk1:2181,zk2:2181,zk3:2181/chroot",
                 "port": "for hosts that name none (2181)",
-                "login": "digest authentication, optional",
+                "login": "optional",
                 "cluster": "segments",
                 "storage_uri": "s3://bucket/prefix or file:///data/segments",
                 "endpoint_url": "https://s3.example.com",
@@ -88,6 +88,7 @@ def _connection_type() -> dict[str, Any]:
             "max_retry_delete_count": _text("Retries of a deletion", "Then it is a dead letter. Default: 10"),
             "max_lease_age": _text("Longest reader lease", "Older ones hold up no deletion; 0s: no limit. Default: 1d"),
             "deployment": _text("Deployment", "Names this Airflow on the cluster. Default: the host of [api] base_url"),
+            "zk_auth": _text("ZooKeeper authentication", "digest or sasl (DIGEST-MD5). Default: digest"),
             "tls": _switch("TLS to ZooKeeper", default=False),
             "tls_ca": _text("TLS CA file", "PEM file on the workers; a TLS file given here turns TLS on"),
             "tls_cert": _text("TLS certificate file", "PEM file of the client's certificate"),

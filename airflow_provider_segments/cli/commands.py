@@ -431,6 +431,38 @@ COMMANDS: tuple[Command | Group, ...] = (
         ),
     ),
     Group(
+        "acl",
+        "Who may do what: the roles of a cluster",
+        (
+            Command(
+                "check",
+                "Compare the permissions of every znode with the roles",
+                "access:acl_check",
+                description="Look at the permissions of every znode, and change nothing. Exit code 1 when anyone at "
+                "all may change something, or when they differ from what the roles say.",
+            ),
+            Command(
+                "apply",
+                "Shut a cluster: set the roles, and the permissions of every znode",
+                "access:acl_apply",
+                (
+                    _argument("--reader", metavar="ID", action="append", help="may read, and hold leases; repeatable"),
+                    _argument("--writer", metavar="ID", action="append", help="may push, and take locks; repeatable"),
+                    _argument("--operator", metavar="ID", action="append", help="may do everything; repeatable"),
+                ),
+                "Identities are digest:USER:HASH (see acl id), sasl:USER or x509:SUBJECT. Without any, the roles stay "
+                "as they are, and znodes that others have made get their permissions.",
+            ),
+            Command(
+                "id",
+                "Print the identity of a user and a password of the digest scheme",
+                "access:acl_id",
+                (_argument("user", metavar="USER", help="name of the user; the password is read from standard input"),),
+                offline=True,
+            ),
+        ),
+    ),
+    Group(
         "dev",
         "For development, not for production",
         (

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
-from airflow_provider_segments.core import deletion, replacement, retention, tiering
+from airflow_provider_segments.core import access, deletion, replacement, retention, tiering
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
 from airflow_provider_segments.core.lineage.guard import OWN_IDENTITY, GuardState
@@ -86,7 +86,12 @@ class SegmentStore:
         paths = ClusterPaths(cluster)
         clock: Clock = options.get("clock", SYSTEM_CLOCK)
         session = ZooKeeperSession.connect(settings, sleep=clock.sleep, monotonic=clock.monotonic)
-        return cls(Cluster(session, paths, primary, **options))
+        try:
+            access.adopt(session, paths)
+            return cls(Cluster(session, paths, primary, **options))
+        except BaseException:
+            session.close()
+            raise
 
     @cached_property
     def queue(self) -> DeletionQueue:
@@ -273,11 +278,13 @@ class Table:
         """Roll back: see :func:`.replacement.revert.revert`. ``force`` also aborts a push in progress; ``allow_empty``
         also leaves the table without visible rows."""
         how, who = replacement.rules.Force.ALSO if force else replacement.rules.Force.NEVER, _check_identity(identity)
+        access.require_operator(self.store.cluster, "revert")
         return replacement.revert.revert(self._context, entry_id, force=how, allow_empty=allow_empty, identity=who)
 
     def unrevert(self, entry_id: str, *, allow_empty: bool = False, identity: str | None = None) -> UnrevertedEntry:
         """Bring back what was rolled back: see :func:`.replacement.unrevert.unrevert`."""
         who = _check_identity(identity)
+        access.require_operator(self.store.cluster, "unrevert")
         return replacement.unrevert.unrevert(self._context, entry_id, allow_empty=allow_empty, identity=who)
 
     def abort(self, entry_id: str, *, identity: str | None = None) -> RevertedEntry:
@@ -297,6 +304,7 @@ class Table:
 
     def drop(self, *, identity: str | None = None) -> DroppedTable:
         """Drop the table: see :mod:`.retention.drop`. Reverting the entry that this makes brings it back."""
+        access.require_operator(self.store.cluster, "drop of a table")
         return retention.drop.drop(self._context, identity=_check_identity(identity))
 
     def preview_drop(self) -> DroppedTable:
@@ -313,11 +321,14 @@ class Table:
 
     def cleanup(self) -> CleanedUp:
         """One pass of the lineage clean-up: see :func:`.retention.cleanup.run`."""
+        access.require_operator(self.store.cluster, "clean-up")
         return retention.cleanup.run(self._context)
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
         """The lineage clean-up and the time retention in one pass: see :func:`.retention.retain.retain`. A dry run
         says what would go and why, and writes nothing."""
+        if not dry_run:
+            access.require_operator(self.store.cluster, "retention")
         return retention.retain.retain(self._context, dry_run=dry_run)
 
     def mark_ledgers(
@@ -332,6 +343,7 @@ class Table:
         if (segments is None) == (entry_id is None):
             raise ValueError("give either segments or an entry_id")
         self.config()
+        access.require_operator(self.store.cluster, "mark for deletion")
         if entry_id is not None:
             whole = entry_id if is_entry_id(entry_id) else self.resolve_entry(entry_id)
             return deletion.mark_by_hand.mark_entry(self._context.marker, whole)
@@ -351,6 +363,7 @@ class Table:
         Raises :class:`InvalidConfigError` when the store was opened without a tiered storage of its own.
         """
         self.config()
+        access.require_operator(self.store.cluster, "offload")
         return self._offloader().run(
             older_than_ms=older_than_ms, primary_lag_ms=primary_lag_ms, max_segments=max_segments, progress=progress
         )
@@ -361,6 +374,8 @@ class Table:
         """Compare storage with what is known of it: see :meth:`.deletion.reconcile.Reconciler.run`."""
         self.config()
         reconciler = deletion.reconcile.Reconciler(self.store.cluster, self.name, self.sent)
+        if enqueue:
+            access.require_operator(self.store.cluster, "reconcile with enqueue")
         return reconciler.run(grace_ms=grace_ms, enqueue=enqueue, progress=progress)
 
     def _offloader(self) -> Offloader:

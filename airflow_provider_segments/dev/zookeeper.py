@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,12 +44,23 @@ class EmbeddedZooKeeper:
 
     Data survives a stop and a kill, and, with ``sync``, a crash of the machine: then every write waits
     for the disk. Raises :class:`InvalidConfigError` without pyspark or Java, and :class:`MetadataUnavailableError`
-    when the server does not come up.
+    when the server does not come up. ``settings`` are more lines of its ``zoo.cfg`` (TLS, authentication) and
+    ``java_options`` more options of its JVM.
     """
 
-    def __init__(self, data_dir: Path, port: int | None = None, *, sync: bool = True) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        port: int | None = None,
+        *,
+        sync: bool = True,
+        settings: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+    ) -> None:
         self.data_dir = data_dir
         self.sync = sync
+        self.settings = settings or {}
+        self.java_options = java_options
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -68,9 +80,10 @@ class EmbeddedZooKeeper:
         _check_free(self.port)
         self.data_dir.mkdir(parents=True, exist_ok=True)
         config = self.data_dir / "zoo.cfg"
-        config.write_text(_CONFIG.format(data=self.data_dir / "data", port=self.port))
+        more = "".join(f"{name}={value}\n" for name, value in self.settings.items())
+        config.write_text(_CONFIG.format(data=self.data_dir / "data", port=self.port) + more)
         options = ["-Xmx512m", "-XX:+UseSerialGC", f"-Dzookeeper.forceSync={'yes' if self.sync else 'no'}"]
-        command = [_java(), *options, "-cp", f"{_jars()}/*", _MAIN, str(config)]
+        command = [_java(), *options, *self.java_options, "-cp", f"{_jars()}/*", _MAIN, str(config)]
         with (self.data_dir / "zookeeper.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=self.data_dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

@@ -59,7 +59,8 @@ class SegmentsConnection:
     standard chain. ``tiered_uri`` is where old segments are offloaded to, if anywhere; ``tiered_options`` opens it, and
     when the connection has none of these, ``storage_options`` does. ``deletion`` is how the second phase of deletion
     behaves. ``deployment`` names the Airflow among those that work on the cluster; it is part of every identity.
-    ``file_mode`` is the permissions of objects in a file system, in octal digits.
+    ``auth`` is how ZooKeeper knows the user: ``digest`` or ``sasl``. ``file_mode`` is the permissions of objects in a
+    file system, in octal digits.
     """
 
     conn_id: str
@@ -75,6 +76,7 @@ class SegmentsConnection:
     deletion: DeletionSettings = field(default_factory=DeletionSettings)
     deployment: str = "airflow"
     file_mode: str = ""
+    auth: str = "digest"
 
     @classmethod
     def parse(cls, connection: Connection) -> SegmentsConnection:
@@ -104,6 +106,7 @@ class SegmentsConnection:
             deletion=_deletion(conn_id, extra),
             deployment=_deployment(conn_id, extra),
             file_mode=_text(extra, "file_mode"),
+            auth=_text(extra, "zk_auth") or "digest",
         )
 
     @property
@@ -111,7 +114,9 @@ class SegmentsConnection:
         """How to reach ZooKeeper."""
         from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
 
-        return ZooKeeperSettings(hosts=self.zk_hosts, username=self.username, password=self.password, **self.tls)
+        return ZooKeeperSettings(
+            hosts=self.zk_hosts, username=self.username, password=self.password, auth=self.auth, **self.tls
+        )
 
     def connect(self) -> SegmentStore:
         """Open the store that the connection describes. Raises :class:`MetadataUnavailableError` and
@@ -158,6 +163,7 @@ class SegmentsConnection:
             options |= {TIERED_VARIABLES[key]: value for key, value in self.tiered_options.items()}
         if self.username and self.password:
             options |= {"SEGMENTS_ZK_USERNAME": self.username, "SEGMENTS_ZK_PASSWORD": self.password}
+            options["SEGMENTS_ZK_AUTH"] = self.auth
         return options | self._tls_environment()
 
     def _tls_environment(self) -> dict[str, str]:

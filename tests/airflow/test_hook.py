@@ -75,6 +75,7 @@ FULL = {
     "cluster": "other",
     "deployment": "eu",
     "file_mode": "600",
+    "zk_auth": "sasl",
     "endpoint_url": "http://s3.test",
     "region": "eu-west-1",
     "s3_access_key": "AK-3fb2",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from airflow_provider_segments.core.access import require_operator
 from airflow_provider_segments.core.binding import StoreRole, check_store
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.deletion.in_use import Judge, TableUse, UsageReader, Verdict
@@ -87,6 +88,7 @@ class LedgerDeleter:
             raise InvalidConfigError(f"max_ledgers must be 0 or more, not {max_ledgers}")
         for role in StoreRole:
             check_store(self.cluster, role)
+        require_operator(self.cluster, "drain")
         total = DeletionReport()
         until = None if max_seconds is None else self.cluster.clock.monotonic() + max_seconds
         sweeper = Sweeper(self.cluster, self.queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from airflow_provider_segments.core.access import require_operator
 from airflow_provider_segments.core.deletion.messages import DeadLetters, UnreadableLetters
 from airflow_provider_segments.core.deletion.queue import DeletionQueue
 from airflow_provider_segments.exceptions import CorruptRecordError, EntryNotFoundError, NewerRecordError
@@ -71,6 +72,7 @@ def redrive(queue: DeletionQueue, ids: Sequence[str] | None = None, *, purge: bo
     Raises :class:`EntryNotFoundError` for an id that is not there before anything is changed, and, for a named one that
     cannot be decoded, :class:`CorruptRecordError`.
     """
+    require_operator(queue.cluster, "purge" if purge else "redrive")
     there = [name for name, _ in queue.dead_letters()]
     wanted = there if ids is None else [_resolve_id(there, one) for one in ids]
     done = Redriven(purged=purge)

@@ -70,6 +70,7 @@ class DeletionQueue:
     """
 
     def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
         self._session = cluster.session
         self._check_made = cluster.check_made
         self._paths = cluster.paths

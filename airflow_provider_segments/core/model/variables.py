@@ -12,8 +12,9 @@ SEGMENTS_FILE_MODE             permissions of objects in a file system, in octal
 SEGMENTS_TIERED_URI            where old segments are offloaded to, as ``s3://bucket/prefix``; without it, nowhere
 SEGMENTS_TIERED_S3_...         as ``SEGMENTS_S3_...``, for that store; when none of them is set, it is opened with those
                                of the primary one, and else with these only
-SEGMENTS_ZK_USERNAME           ZooKeeper digest user
-SEGMENTS_ZK_PASSWORD           ZooKeeper digest password
+SEGMENTS_ZK_USERNAME           ZooKeeper user
+SEGMENTS_ZK_PASSWORD           ZooKeeper password
+SEGMENTS_ZK_AUTH               how ZooKeeper knows the user: ``digest`` (default) or ``sasl`` (DIGEST-MD5)
 SEGMENTS_ZK_USE_SSL            ``true`` for TLS; then also ``SEGMENTS_ZK_VERIFY_CERTS`` and the PEM files
                                ``SEGMENTS_ZK_CA``, ``_CERTFILE``, ``_KEYFILE``, ``_KEYFILE_PASSWORD``
 SEGMENTS_INPUT                 what a build job reads: paths, a table's name or a query
@@ -45,6 +46,7 @@ TIERED_VARIABLES = {
 ZOOKEEPER_VARIABLES = {
     "username": "SEGMENTS_ZK_USERNAME",
     "password": "SEGMENTS_ZK_PASSWORD",
+    "auth": "SEGMENTS_ZK_AUTH",
     "ca": "SEGMENTS_ZK_CA",
     "certfile": "SEGMENTS_ZK_CERTFILE",
     "keyfile": "SEGMENTS_ZK_KEYFILE",

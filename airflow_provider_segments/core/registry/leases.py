@@ -16,7 +16,12 @@ from airflow_provider_segments.core.model.names import check_text
 from airflow_provider_segments.core.model.records import FORMAT, Record, RecordDecoder, encode
 from airflow_provider_segments.core.zookeeper import Create, Delete, Node, ZooKeeperSession
 from airflow_provider_segments.core.zookeeper.session import CommitConflictError
-from airflow_provider_segments.exceptions import CorruptRecordError, LeaseLostError, OutcomeUnknownError
+from airflow_provider_segments.exceptions import (
+    AccessDeniedError,
+    CorruptRecordError,
+    LeaseLostError,
+    OutcomeUnknownError,
+)
 
 _ATTEMPTS = 5
 
@@ -104,10 +109,24 @@ class Leases:
         return False
 
     def held(self) -> Sequence[LeaseInfo]:
-        """All leases, oldest first. One that cannot be decoded counts: its age is ZooKeeper's."""
+        """All leases, oldest first. One that cannot be decoded counts: its age is ZooKeeper's. One that may not even be
+        read counts as older than everything: no reader of this package makes such a znode in a cluster with roles, and
+        until an operator removes it, nobody can tell that it is none."""
         session, parent = self.cluster.session, self.cluster.paths.readers(self.table)
-        nodes = session.get_many([f"{parent}/{name}" for name in session.children(parent)])
-        return sorted((_info(node) for node in nodes if node is not None), key=lambda one: one.zxid)
+        paths = [f"{parent}/{name}" for name in session.children(parent)]
+        try:
+            found = [_info(node) for node in session.get_many(paths) if node is not None]
+        except AccessDeniedError:
+            found = [lease for path in paths if (lease := self._lease_at(path)) is not None]
+        return sorted(found, key=lambda lease: lease.zxid)
+
+    def _lease_at(self, path: str) -> LeaseInfo | None:
+        try:
+            node = self.cluster.session.get(path)
+        except AccessDeniedError:
+            who = f"unknown: {path} cannot be read; an operator may remove it by hand"
+            return LeaseInfo(0, who, self.cluster.clock.now_ms())
+        return None if node is None else _info(node)
 
 
 def decode(payload: bytes, where: str) -> LeaseRecord:

@@ -28,7 +28,7 @@ class MultiRead:
     """A request kazoo can send: ``operations`` are ``GetData`` or ``GetChildren`` without a watch.
 
     The reply is a list in the same order: ``(data, stat)`` or a list of names, ``None`` where there is no such node.
-    Any other error of a single read is raised.
+    Any other error of a single read is in its place.
     """
 
     operations: list[GetData | GetChildren]
@@ -65,9 +65,8 @@ def _read_result(kind: int, payload: bytes, offset: int) -> tuple[Any, int]:
         return _read_names(payload, offset)
     code = int_struct.unpack_from(payload, offset)[0]
     error: KazooException = EXCEPTIONS[code]()
-    if isinstance(error, NoNodeError):
-        return None, offset + int_struct.size
-    raise error
+    # Not raised here: kazoo would log a traceback.
+    return (None if isinstance(error, NoNodeError) else error), offset + int_struct.size
 
 
 def _read_names(payload: bytes, offset: int) -> tuple[list[str], int]:

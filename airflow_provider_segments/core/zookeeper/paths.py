@@ -65,6 +65,16 @@ class ClusterPaths:
         """Where Helix keeps which servers of a Pinot cluster should have which segments of a table."""
         return f"/{self.cluster}/IDEALSTATES/{check_table_name(table)}"
 
+    @property
+    def roles(self) -> str:
+        """Which identities have which role."""
+        return f"/{self.cluster}/ROLES"
+
+    @property
+    def operators(self) -> str:
+        """An empty znode that only operators may read."""
+        return f"/{self.cluster}/OPERATORS"
+
     def readers(self, table: str) -> str:
         """Parent of the ephemeral leases of a table's readers."""
         return f"/{self.cluster}/READERS/{check_table_name(table)}"

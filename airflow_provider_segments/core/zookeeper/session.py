@@ -38,10 +38,11 @@ from kazoo.protocol.paths import normpath
 from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import ACL, CREATOR_ALL_ACL, make_digest_acl_credential
 
 from airflow_provider_segments.core.zookeeper.multiread import MultiRead
 from airflow_provider_segments.exceptions import (
+    AccessDeniedError,
     InvalidConfigError,
     MetadataUnavailableError,
     OutcomeUnknownError,
@@ -55,6 +56,10 @@ MAX_REQUEST = 1_040_000
 
 _READ_BATCH = 128  # reads in one multi-read request
 _READ_WINDOW = 8  # multi-read requests out at once; 20,000 outstanding requests break a session
+UNREADABLE = -1
+"""The version of permissions that may not be read."""
+
+_ACL_WINDOW = 200  # requests for permissions out at once
 _WRITE_WINDOW = 8  # transactions out at once
 _LOST = (ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
 _DENIED = (NoAuthError, AuthFailedError)
@@ -66,8 +71,9 @@ _T = TypeVar("_T")
 class ZooKeeperSettings:
     """How to reach ZooKeeper. ``hosts`` is ``host:port,host:port/chroot``; times are in seconds.
 
-    ``username`` and ``password`` are ZooKeeper's digest scheme: with them, every znode is made readable and writable
-    by that user only. The TLS fields are handed to kazoo: ``ca``, ``certfile`` and ``keyfile`` are PEM files.
+    ``username`` and ``password`` are for ``auth``: ZooKeeper's ``digest`` scheme, or ``sasl`` (DIGEST-MD5). With them,
+    every znode of a cluster without roles is made readable and writable by that user only. The TLS fields are handed to
+    kazoo: ``ca``, ``certfile`` and ``keyfile`` are PEM files.
     """
 
     hosts: str
@@ -76,6 +82,7 @@ class ZooKeeperSettings:
     operation_timeout: float = 30.0
     username: str | None = None
     password: str | None = field(default=None, repr=False)
+    auth: str = "digest"
     use_ssl: bool = False
     ca: str | None = None
     certfile: str | None = None
@@ -91,15 +98,30 @@ class ZooKeeperSettings:
             _check_unicode(name, getattr(self, name))
         if (self.username is None) != (self.password is None):
             raise InvalidConfigError("ZooKeeper username and password must be given together")
+        if self.auth not in ("digest", "sasl"):
+            raise InvalidConfigError(f"ZooKeeper authentication {self.auth[:20]!r} is unknown; use digest or sasl")
+        if self.auth == "sasl" and self.username is None:
+            raise InvalidConfigError("ZooKeeper authentication sasl needs a username and a password")
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """How ZooKeeper knows these credentials, as in ``digest:USER:HASH``; empty without any."""
+        if self.username is None or self.password is None:
+            return ()
+        if self.auth == "sasl":
+            return (f"sasl:{self.username}",)
+        return (f"digest:{make_digest_acl_credential(self.username, self.password)}",)
 
     def client(self) -> KazooClient:
         """A kazoo client that was not started. Reconnects for as long as it lives."""
-        digest = None if self.username is None else [("digest", f"{self.username}:{self.password}")]
+        digest = [("digest", f"{self.username}:{self.password}")] if self.identities and self.auth == "digest" else None
+        login = {"mechanism": "DIGEST-MD5", "username": self.username, "password": self.password}
         return KazooClient(
             hosts=self.hosts,
             timeout=self.session_timeout,
             auth_data=digest,
-            default_acl=CREATOR_ALL_ACL if digest else None,
+            sasl_options=login if self.auth == "sasl" else None,
+            default_acl=CREATOR_ALL_ACL if self.identities else None,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
             use_ssl=self.use_ssl,
             ca=self.ca,
@@ -199,6 +221,18 @@ class CommitConflictError(SegmentsError):
         self.reason = reason
 
 
+class AclConflictError(SegmentsError):
+    """Somebody else has set a znode's permissions since they were read. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAcl:
+    """The permissions of a znode as they were read, and their version."""
+
+    acls: list[ACL]
+    version: int
+
+
 _REASONS: tuple[tuple[type[KazooException], str], ...] = (
     (BadVersionError, "bad-version"),
     (NodeExistsError, "exists"),
@@ -230,6 +264,7 @@ class ZooKeeperSession:
         self._sleep = sleep
         self._monotonic = monotonic
         self.closed = False
+        self.acl_of: Callable[[str], list[ACL]] | None = None
         self._client = settings.client()
         self._lost_watchers: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
@@ -282,6 +317,44 @@ class ZooKeeperSession:
     def sync(self, path: str) -> None:
         """Wait until the server we read from has seen all that was committed before this call."""
         self._retry_read(lambda: self._client.sync_async(path))
+
+    def acls(self, paths: Sequence[str]) -> list[StoredAcl | None]:
+        """The permissions of the znodes at ``paths`` in order, ``None`` where there is none; those that we may not even
+        see have the version ``UNREADABLE``."""
+        found: list[StoredAcl | None] = []
+        for start in range(0, len(paths), _ACL_WINDOW):
+            window = paths[start : start + _ACL_WINDOW]
+            found += self._until_answered(lambda window=window: self._acl_window(window))  # type: ignore[misc]
+        return found
+
+    def _acl_window(self, paths: Sequence[str]) -> list[StoredAcl | None]:
+        sent = [self._client.get_acls_async(path) for path in paths]
+        found: list[StoredAcl | None] = []
+        for pending in sent:
+            try:
+                acls, stat = pending.get(timeout=self.settings.operation_timeout)
+            except NoNodeError:
+                found.append(None)
+            except _DENIED:
+                found.append(StoredAcl([], UNREADABLE))
+            else:
+                found.append(StoredAcl(list(acls), stat.aversion))
+        return found
+
+    def set_acl(self, path: str, acls: Sequence[ACL], version: int) -> None:
+        """Give a znode other permissions, if they are still at ``version``; harmless when it is gone.
+
+        Raises :class:`AclConflictError` when somebody else has set them, and :class:`OutcomeUnknownError`."""
+        try:
+            self._client.set_acls_async(path, list(acls), version).get(timeout=self.settings.operation_timeout)
+        except NoNodeError:
+            return
+        except BadVersionError as error:
+            raise AclConflictError(f"the permissions of {path} were changed meanwhile") from error
+        except _DENIED as error:
+            raise self._denied() from error
+        except _LOST as error:
+            raise OutcomeUnknownError(f"the connection broke while the permissions of {path} were set") from error
 
     def ensure(self, paths: Iterable[str]) -> None:
         """Make each of ``paths`` with empty data where it is missing, parents first. Repeating it is harmless."""
@@ -387,7 +460,7 @@ class ZooKeeperSession:
         deadline = self._monotonic() + self.settings.operation_timeout
         left = list(paths)
         while left:
-            sent = [(path, self._client.create_async(path, b"")) for path in left]
+            sent = [(path, self._client.create_async(path, b"", acl=self._acl(path))) for path in left]
             left = [path for path, pending in sent if not self._created(pending)]
             if left and self._monotonic() > deadline:
                 raise self._unavailable("did not confirm a write", self.settings.operation_timeout)
@@ -404,10 +477,15 @@ class ZooKeeperSession:
             return False
         return True
 
-    def _denied(self) -> MetadataUnavailableError:
-        return MetadataUnavailableError(
-            f"ZooKeeper at {self.settings.hosts} denied access: the znodes belong to other digest credentials"
+    def _denied(self, path: str = "") -> AccessDeniedError:
+        where = f" to {path}" if path else ""
+        return AccessDeniedError(
+            f"ZooKeeper at {self.settings.hosts} denied access{where}: the znodes belong to other credentials"
         )
+
+    def _acl(self, path: str) -> list[ACL] | None:
+        """The permissions of a new znode; ``None`` is the client's default."""
+        return None if self.acl_of is None else self.acl_of(path)
 
     def _read_many(self, operations: Sequence[Any]) -> list[Any]:
         batches = [operations[start : start + _READ_BATCH] for start in range(0, len(operations), _READ_BATCH)]
@@ -426,7 +504,14 @@ class ZooKeeperSession:
             return sent
 
         def receive(sent: list[Any]) -> list[Any]:
-            return [reply for pending in sent for reply in pending.get(timeout=self.settings.operation_timeout)]
+            replies = [reply for pending in sent for reply in pending.get(timeout=self.settings.operation_timeout)]
+            operations = [operation for batch in batches for operation in batch]
+            for operation, reply in zip(operations, replies, strict=True):
+                if isinstance(reply, _DENIED):
+                    raise self._denied(operation.path) from reply
+                if isinstance(reply, KazooException):
+                    raise reply
+            return replies
 
         return self._until_answered(lambda: receive(send()))
 
@@ -451,7 +536,7 @@ class ZooKeeperSession:
         for op in ops:
             match op:
                 case Create(path, data, ephemeral):
-                    transaction.create(path, data, ephemeral=ephemeral)
+                    transaction.create(path, data, acl=self._acl(path), ephemeral=ephemeral)
                 case SetData(path, data, version):
                     transaction.set_data(path, data, version)
                 case Delete(path, version):
@@ -493,7 +578,7 @@ def _refusal(ops: Sequence[Op], results: Sequence[Any]) -> CommitConflictError |
         if not isinstance(result, Exception) or isinstance(result, RolledBackError | RuntimeInconsistency):
             continue
         if isinstance(result, _DENIED):
-            raise MetadataUnavailableError(
+            raise AccessDeniedError(
                 f"ZooKeeper denied access to {op.path}: it belongs to other credentials"
             ) from result
         for kind, reason in _REASONS:
