@@ -6,9 +6,9 @@ import getpass
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.cli.output import count
 from airflow_provider_segments.cli.run import Call, UsageError
 from airflow_provider_segments.exceptions import SegmentsError
+from airflow_provider_segments.text import count
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.access import AclReport

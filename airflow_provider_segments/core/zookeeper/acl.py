@@ -12,15 +12,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import msgspec
 from kazoo.security import ACL, Id, Permissions
 
+from airflow_provider_segments.core.model.records import FORMAT, Record, RecordDecoder, encode
 from airflow_provider_segments.exceptions import CorruptRecordError, InvalidConfigError
 
 ROLES = ("reader", "writer", "operator")
 """From the least to the most."""
 
-_FORMAT = 1
 _READ: int = Permissions.READ
 _CREATE: int = Permissions.READ | Permissions.CREATE
 _FILL: int = Permissions.READ | Permissions.CREATE | Permissions.DELETE
@@ -59,11 +58,15 @@ them away."""
 _ID = re.compile(r"(digest:[^:\s,]+:[A-Za-z0-9+/]{27}=|(?:sasl|x509):[^\s,]+|world:anyone)")
 
 
-class _Stored(msgspec.Struct, forbid_unknown_fields=False):
-    format: int
-    reader: tuple[str, ...] = ()
-    writer: tuple[str, ...] = ()
-    operator: tuple[str, ...] = ()
+class RolesRecord(Record, frozen=True, tag_field=FORMAT, tag=1):
+    """The roles as they are stored."""
+
+    reader: tuple[str, ...]
+    writer: tuple[str, ...]
+    operator: tuple[str, ...]
+
+
+_DECODER = RecordDecoder(RolesRecord, "record of the cluster's roles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +101,15 @@ class Roles:
 
     def encode(self) -> bytes:
         """The roles as they are stored."""
-        return msgspec.json.encode(_Stored(_FORMAT, self.reader, self.writer, self.operator))
+        return encode(RolesRecord(reader=self.reader, writer=self.writer, operator=self.operator))
 
     @classmethod
     def decode(cls, payload: bytes, where: str) -> Roles:
-        """The roles in ``payload``. Raises :class:`CorruptRecordError`."""
+        """The roles in ``payload``. Raises :class:`CorruptRecordError` and :class:`NewerRecordError`."""
+        found = _DECODER.decode(payload, where)
         try:
-            found = msgspec.json.decode(payload, type=_Stored)
-            if found.format != _FORMAT:
-                raise CorruptRecordError(f"{where}: format {found.format} is unknown to this version")
             return cls(found.reader, found.writer, found.operator)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidConfigError) as error:
+        except InvalidConfigError as error:
             raise CorruptRecordError(f"{where}: not readable roles ({error})") from error
 
 
