@@ -178,5 +178,9 @@ class StorageUnavailableError(StorageError, ConnectionError):
     """The store did not answer, or asked to slow down, after all retries."""
 
 
+class JobFailedError(SegmentsError, RuntimeError):
+    """A Spark job failed; the message is the job's own error, or says what its exit code means."""
+
+
 class SourceDataError(SegmentsError, ValueError):
     """The input of a build cannot become segments (bad times, no rows, missing columns)."""

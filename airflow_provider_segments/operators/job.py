@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_segments.core.model.variables import SPARK_CONF_VARIABLE
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.operators.job_log import JobLog
 from airflow_provider_segments.text import is_secret_name, mask
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class SegmentsJobOperator(SparkSubmitOperator):
 
     :param table: Name of the table. (templated)
     :param segments_conn_id: The ``segments`` connection. (templated)
+    :param spark_log_level: Level of Spark's own log, which is quiet (``WARN``) unless something goes wrong. ``INFO``
+        brings all of it back; ``None`` leaves log4j to its own configuration files.
     :param conn_id: The Spark connection.
     """
 
@@ -40,8 +44,16 @@ class SegmentsJobOperator(SparkSubmitOperator):
     ui_color = "#f7f3e8"
     app: ClassVar[str]
 
-    def __init__(self, *, table: str, segments_conn_id: str = SegmentsHook.default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        table: str,
+        segments_conn_id: str = SegmentsHook.default_conn_name,
+        spark_log_level: str | None = "WARN",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.spark_log_level = spark_log_level
         self.table = table
         self.segments_conn_id = segments_conn_id
         self._secret_conf: dict[str, str] = {}
@@ -87,8 +99,15 @@ class SegmentsJobOperator(SparkSubmitOperator):
         if self._hook is None:
             self._prepare(hook, context)
         # Not ``env_vars``: on YARN and Kubernetes the Spark hook would put them, secrets and all, on the command line.
-        with _environment({**spark_environment(), **hook.job_environment(), **self.job_variables()}):
-            return super().execute(context)
+        if self._hook is None:
+            self._hook = self._get_hook()
+        log = self._hook._log = JobLog(self._hook.log)
+        variables = {**hook.job_environment(), **self.job_variables()}
+        with _environment({**spark_environment(log_level=self.spark_log_level), **variables}):
+            try:
+                return super().execute(context)
+            except AirflowException as error:
+                raise log.explain(error) from None
 
     def on_kill(self) -> None:
         """End the JVM, and the Python driver it started: the driver alone would work on until it needs the JVM."""

@@ -16,7 +16,7 @@ from airflow_provider_segments.core.environment import connect
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER, SPARK_CONF_VARIABLE
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError
-from airflow_provider_segments.text import for_message
+from airflow_provider_segments.text import cut, for_message
 
 CREDENTIALS = (
     "Credentials are read from environment variables only: SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY, "
@@ -57,7 +57,7 @@ def json_variable(name: str, environ: Mapping[str, str] = os.environ) -> dict[st
 
 
 def run(name: str, arguments: argparse.Namespace, work: Callable[[SparkSession, Table], int]) -> int:
-    """Call ``work`` with a session and the table; returns its exit code, or 1 for an error of this package.
+    """Call ``work`` with a session and the table; returns its exit code, or 1 for an error.
 
     Times without a zone are UTC's, also for a source that reads them as instants.
     """
@@ -77,7 +77,17 @@ def run(name: str, arguments: argparse.Namespace, work: Callable[[SparkSession, 
             table.config()
             return work(spark, table)
     except SegmentsError as error:
-        _LOG.error("%s", "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]))
+        tell_error(error)
+        return 1
+    except Exception as error:
+        _LOG.error("The job failed", exc_info=True)
+        tell_error(error)
         return 1
     finally:
         spark.stop()
+
+
+def tell_error(error: Exception) -> None:
+    """Log the error of the job in one record, with what was added to it on the way, as the last one before the end."""
+    text = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+    _LOG.error("%s", cut(" ".join(text.split())))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,14 +38,14 @@ from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
 from airflow_provider_segments.spark import application, planning
+from airflow_provider_segments.spark.progress import logged_progress
 from airflow_provider_segments.spark.sources import check_columns, is_cheap
 from airflow_provider_segments.spark.times import chunk_start, quoted, time_ms
 from airflow_provider_segments.spark.writing import WriteJob, decode, task
-from airflow_provider_segments.text import is_secret_name, mask
+from airflow_provider_segments.text import count, is_secret_name, mask
 
 _LOG = logging.getLogger(__name__)
 _TIME, _PARTITION = "__segments_time_ms", "__segments_partition"
-_PROGRESS_SECONDS = 5.0
 _SEEN = "every user of this machine can read on a command line"
 
 
@@ -105,9 +104,15 @@ def build_segments(
         staged = table.stage(ticket, segments)
     built = BuiltPush(entry_id, staged.segments, staged.rows, staged.bytes, rejected, time.monotonic() - began)
     _LOG.info(
-        "table %r, entry %s: staged %d segments, %d rows, %d bytes in %.1f s (%d rows rejected)",
-        table.name, entry_id, built.segments, built.rows, built.bytes, built.seconds, rejected,
-    )  # fmt: skip
+        "table %r, entry %s: staged %s, %s, %s in %.1f s%s",
+        table.name,
+        entry_id,
+        count(built.segments, "segment"),
+        count(built.rows, "row"),
+        count(built.bytes, "byte"),
+        built.seconds,
+        f" ({count(rejected, 'row')} rejected)" if rejected else "",
+    )
     return built
 
 
@@ -161,7 +166,11 @@ class _Build:
             return [], rejected
         plan = planning.make_plan(counted, self.config.target_rows, self.spark.sparkContext.defaultParallelism)
         _LOG.info(
-            "table %r: %d rows in %d time chunks, %d tasks", self.config.name, rows, len(plan.chunks), plan.partitions
+            "table %r: %s in %s, %s",
+            self.config.name,
+            count(rows, "row"),
+            count(len(plan.chunks), "time chunk"),
+            count(plan.partitions, "task"),
         )
         segments = self._write(plan, keys)
         written = sum(segment.record.rows for segment in segments)
@@ -217,7 +226,7 @@ class _Build:
         shuffled = placed.repartitionById(plan.partitions, _PARTITION).drop(_PARTITION)
         shuffled = shuffled.toDF(*(f"c{index}" for index in range(len(shuffled.columns))))  # mapInArrow dislikes dots
         job = self._job(plan)
-        with _progress(self.spark, self.config.name, plan) as report:
+        with logged_progress(self.spark, self.config.name, plan.rows) as report:
             found = shuffled.mapInArrow(task(job, report), "segment binary").collect()
         return [decode(row[0]) for row in found]
 
@@ -236,26 +245,6 @@ class _Build:
 
 def _hashable(schema: StructType) -> list[str]:
     return [field.name for field in schema.fields if isinstance(field.dataType, AtomicType)]
-
-
-@contextmanager
-def _progress(spark: SparkSession, table: str, plan: planning.Plan) -> Iterator[Any]:
-    """An accumulator for rows written, looked at now and then for the log. A task that runs twice counts twice."""
-    rows = spark.sparkContext.accumulator(0)
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_PROGRESS_SECONDS):
-            share = min(100, 100 * rows.value // max(1, plan.rows))
-            _LOG.info("table %r: %d of %d rows written (%d %%)", table, rows.value, plan.rows, share)
-
-    watcher = threading.Thread(target=watch, name="segments-progress", daemon=True)
-    watcher.start()
-    try:
-        yield rows
-    finally:
-        done.set()
-        watcher.join()
 
 
 @contextmanager

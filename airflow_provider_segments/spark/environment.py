@@ -14,6 +14,8 @@ from pathlib import Path
 
 from airflow_provider_segments.exceptions import InvalidConfigError
 
+_LOG4J = "LOG4J_CONFIGURATION_FILE"
+_LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 _APPS = Path("share") / "airflow-provider-segments" / "spark_apps"
 
 
@@ -35,7 +37,7 @@ def spark_submit_path() -> Path:
     return beside if beside.is_file() else spark_home() / "bin" / "spark-submit"
 
 
-def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def spark_environment(environ: Mapping[str, str] = os.environ, *, log_level: str | None = None) -> dict[str, str]:
     """Environment variables to start ``spark-submit`` with, to be put over ``environ``.
 
     Driver and local workers then run under this very Python. On a cluster whose nodes keep Python elsewhere, set
@@ -43,12 +45,22 @@ def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     """
     here = str(Path(sys.executable).parent)
     rest = [part for part in environ.get("PATH", os.defpath).split(os.pathsep) if part and part != here]
-    return {
+    return log_environment(log_level, environ) | {
         "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PATH": os.pathsep.join([here, *rest]),
     }
+
+
+def log_environment(level: str | None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables that give the driver's log4j our configuration, with that ``level`` for Spark's own log.
+
+    Nothing for ``None``, or where the environment names a configuration already.
+    """
+    if level is None or environ.get(_LOG4J) not in (None, str(_LOG4J_FILE)):
+        return {}
+    return {_LOG4J: str(_LOG4J_FILE), "SEGMENTS_SPARK_LOG_LEVEL": environ.get("SEGMENTS_SPARK_LOG_LEVEL") or level}
 
 
 def spark_app_path(name: str) -> Path:

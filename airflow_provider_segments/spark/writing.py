@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy
@@ -117,8 +117,16 @@ class WriteJob:
         return owner_metadata(self.table, segment, self.generation)
 
 
+class Written(NamedTuple):
+    """What tasks have written. A task that runs twice counts twice."""
+
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
 def task(job: WriteJob, written: Any) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    """What ``mapInArrow`` calls for each partition: gives a row for each segment, and adds its rows to ``written``."""
+    """What ``mapInArrow`` calls for each partition: gives a row for each segment, and adds it to ``written``."""
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         from pyspark import TaskContext
@@ -126,7 +134,7 @@ def task(job: WriteJob, written: Any) -> Callable[[Iterable[pyarrow.RecordBatch]
         context = TaskContext.get()
         assert context is not None
         for segment in write_partition(job, batches, context.partitionId(), context.taskAttemptId()):
-            written.add(segment.record.rows)
+            written.add(Written(segment.record.rows, 1, segment.record.bytes))
             payload = pyarrow.array([msgspec.json.encode((segment.chunk, segment.record))], pyarrow.binary())
             yield pyarrow.record_batch([payload], names=["segment"])
 
