@@ -52,6 +52,10 @@ def test_every_line_keeps_its_level_and_the_command_is_for_debugging(
     assert [record.levelno for record in caplog.records] == [level for _, level in SAID]
     assert caplog.records[3].getMessage() == "table 't': 12 rows in 1 time chunk, 1 task"
     caplog.clear()
+    again = JobLog(log)
+    again.info(SAID[2][0])
+    assert caplog.records[0].levelno == logging.WARNING
+    caplog.clear()
     log.warning("something else %d", 7)
     assert caplog.records[0].getMessage() == "something else 7"
 
