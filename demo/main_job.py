@@ -137,11 +137,12 @@ def _push_and_roll_back(airflow: Standalone, store: SegmentStore, flights: Path,
     _expect((bad.rows, bad.miles) == (WRONG_ROWS, 0), "push 2 should be visible")
 
     _say(began, "Rollback: somebody triggers segments_rollback; first a dry run, then for real")
-    dry = airflow.trigger(ROLLBACK, {"dry_run": True})
+    dry = airflow.trigger(ROLLBACK, {"table": "flights"})
     _finish(airflow, ROLLBACK, dry)
     preview = airflow.result(ROLLBACK, dry, "rollback")
-    print(f"   dry run: {preview['reappeared']} segments would be visible again, {preview['hidden']} hidden")
-    rollback = airflow.trigger(ROLLBACK, {})
+    rows = [f"{preview[when]['rows']:,} rows" for when in ("before", "after")]
+    print(f"   dry run: readers see {rows[0]}, and would see {rows[1]}")
+    rollback = airflow.trigger(ROLLBACK, {"table": "flights", "dry_run": False})
     _finish(airflow, ROLLBACK, rollback)
     after = _look(store)
     _report(after, airflow.result(ROLLBACK, rollback, "rollback"), "the rollback")

@@ -58,7 +58,7 @@ class JobLog:
     job itself has named last. Whatever else a logger can do is left to ``logger``."""
 
     def __init__(self, logger: Any) -> None:
-        self._logger = logger._logger if isinstance(logger, JobLog) else logger  # the same task, run again
+        self._logger: Any = logger._logger if isinstance(logger, JobLog) else logger  # the same task, run again
         self._level = "info"
         self._said = ""
         self._out_of_memory = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,19 +23,23 @@ from airflow_provider_segments.core.locking import Priority
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.dev.zookeeper import free_port
 from airflow_provider_segments.hooks.segments import SegmentsHook
-from tests.airflow.helpers import REPOSITORY
+from tests.airflow.helpers import REPOSITORY, make_table, push_rows
 from tests.compaction.support import append, rows_in, versioned_table
 from tests.support.tables import object_path
 
 pytestmark = pytest.mark.slow
 
 DAGS = """
+import tempfile
 import time
+from pathlib import Path
 from datetime import timedelta
 from airflow.sdk import DAG
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow_provider_segments.operators.compact import CompactSegmentsOperator
-from airflow_provider_segments.operators.unfinished import revert_unfinished_pushes
+from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.operators.replace import EndReplaceSegmentsOperator, StartReplaceSegmentsOperator
+from airflow_provider_segments.operators.unfinished import RevertUnfinishedOperator, revert_unfinished_pushes
 from airflow_provider_segments.sensors.lineage import LineageStateSensor
 from airflow_provider_segments.task_groups.replace import replace_segments
 
@@ -53,8 +58,21 @@ with DAG("waiting", schedule=None):
     )
 with DAG("compacting", schedule=None):
     CompactSegmentsOperator(task_id="compact", table="compacted")
+
+def stage(entry_id):
+    from tests.airflow.helpers import stage_rows
+    with SegmentsHook().get_conn() as store:
+        stage_rows(store.table("cleared"), entry_id, Path(tempfile.mkdtemp()), {"a": [1, 2]})
+
+with DAG("cleared", schedule=None):
+    start = StartReplaceSegmentsOperator(task_id="start", table="cleared").as_setup()
+    build = PythonOperator(task_id="build", python_callable=stage, op_args=[start.output])
+    end = EndReplaceSegmentsOperator(task_id="end", table="cleared", entry_id=start.output, allow_empty=True)
+    revert = RevertUnfinishedOperator(task_id="revert", table="cleared", start_task_id="start")
+    start >> build >> end >> revert.as_teardown(setups=start)
 """
-DAG_COUNT = 4
+SHIPPED = ("segments_rollback", "segments_unrevert")
+DAG_COUNT = 5 + len(SHIPPED)
 
 
 @dataclass
@@ -92,6 +110,8 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, zk_hosts: str) -> Iterator
     home = tmp_path_factory.mktemp("standalone")
     (home / "dags").mkdir()
     (home / "dags" / "dags.py").write_text(DAGS)
+    for name in SHIPPED:
+        shutil.copy(REPOSITORY / "dags" / f"{name}.py", home / "dags")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     described = {
@@ -228,3 +248,50 @@ def _works_for(process: psutil.Process, group: str) -> bool:
         return group in process.cmdline() and "compact_segments" in " ".join(process.cmdline())
     except psutil.Error:
         return False
+
+
+def ended(airflow: Airflow, run: str) -> str:
+    """The state of a run once it is over."""
+    eventually(lambda: airflow.call("GET", run)["state"] in ("success", "failed"), 300)
+    return str(airflow.call("GET", run)["state"])
+
+
+def test_rollback_in_a_real_airflow_cannot_hurt(
+    airflow: Airflow, standalone_store: SegmentStore, tmp_path: Path
+) -> None:
+    """The story of two pushes that somebody rolls back in tired hands: nothing happens to a table that was not named,
+    nor without a word in a dry run; the second click does not walk back further; and the first can be undone."""
+    table = make_table(standalone_store, "tired")
+    push_rows(table, tmp_path, {"a": [1]})
+    push_rows(table, tmp_path, {"a": [1, 2]})
+    last = push_rows(table, tmp_path, {"a": [1, 2, 3]})
+    with pytest.raises(requests.HTTPError, match="400"):
+        airflow.trigger("segments_rollback")
+    assert ended(airflow, airflow.trigger("segments_rollback", {"table": "tired"})) == "success"
+    assert table.snapshot().rows == 3
+    for state in ("success", "failed", "failed"):
+        conf = {"table": "tired", "dry_run": False}
+        assert ended(airflow, airflow.trigger("segments_rollback", conf)) == state
+        assert table.snapshot().rows == 2
+    assert ended(airflow, airflow.trigger("segments_unrevert", {"table": "tired", "dry_run": False})) == "success"
+    assert table.snapshot().rows == 3
+    assert table.resolve_entry("latest") == last
+
+
+def test_clearing_the_end_alone_neither_empties_the_table_nor_leaves_a_push_behind(
+    airflow: Airflow, standalone_store: SegmentStore
+) -> None:
+    """Airflow clears its setups with it: ``start`` makes another entry, into which nothing is built."""
+    table = make_table(standalone_store, "cleared")
+    run = airflow.trigger("cleared")
+    assert ended(airflow, run) == "success", airflow.states(run)
+    assert table.snapshot().rows == 2
+    run_id = airflow.call("GET", run)["dag_run_id"]
+    body = {"dry_run": False, "dag_run_id": run_id, "task_ids": ["end"], "only_failed": False}
+    cleared = airflow.call("POST", "/dags/cleared/clearTaskInstances", body)["task_instances"]
+    assert {task["task_id"] for task in cleared} >= {"start", "end"}
+    eventually(lambda: airflow.states(run)["end"] == "failed", 300)
+    ended(airflow, run)
+    assert airflow.states(run)["build"] == "success"
+    assert table.snapshot().rows == 2
+    assert sorted(entry_states(standalone_store, "cleared")) == ["COMPLETED", "REVERTED"]
