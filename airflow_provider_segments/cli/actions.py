@@ -309,16 +309,26 @@ def _check_latest(call: Call, table: Table, entry_id: str) -> None:
     try:
         table.check_not_behind_revert(entry_id)
     except RevertRefusedError as behind:
-        call.note(f"{behind.detail}: entry {entry_id}")
+        about = f"entry {entry_id}: {behind.detail}"
         if call.args.dry_run:
-            return
-        if not sys.stdin.isatty() or call.out.as_json:
+            call.note(about)
+        elif sys.stdin.isatty() and not call.out.as_json:
+            _ask(call, table, entry_id, about)
+        else:
             hint = "To roll this one back, too, name it by its id, or give --yes."
             raise RevertRefusedError(
                 behind.rule, behind.detail, table=table.name, entry_id=entry_id, hint=hint
             ) from None
-        if input("roll this one back, too? [y/N] ").strip().lower() not in ("y", "yes"):
-            raise UsageError("nothing was changed") from None
+
+
+def _ask(call: Call, table: Table, entry_id: str, about: str) -> None:
+    """Ask before an entry is rolled back that nobody named. Raises :class:`UsageError` unless the answer is yes."""
+    preview = table.preview_revert(entry_id, force=call.args.force, allow_empty=call.args.allow_empty)
+    if preview.before is not None and preview.after is not None:
+        about += f"; readers see {count(preview.before.rows, 'row')}, and would see {count(preview.after.rows, 'row')}"
+    call.note(about)
+    if input("roll this one back, too? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was changed")
 
 
 def unrevert(call: Call) -> None:
