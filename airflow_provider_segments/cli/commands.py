@@ -370,6 +370,15 @@ COMMANDS: tuple[Command | Group, ...] = (
         "deletion:leases",
         (_argument("tables", metavar="TABLE", nargs="*", help="names of tables; none: all"),),
     ),
+    Command(
+        "doctor",
+        "Look at the whole cluster, and say what is wrong",
+        "doctor:doctor",
+        (_flag("--all", help="look at every registered object, not at some of each table"),),
+        "Read every znode and some objects of each table: what is unreadable, inconsistent or foreign; and look at "
+        "Java, the Spark packages and Airflow's DAGs. Changes nothing. The exit code is 10 with warnings and 11 with "
+        "errors.",
+    ),
     Group(
         "storage",
         "Which object stores the cluster keeps its objects in",

@@ -46,6 +46,7 @@ class Call:
     _store: SegmentStore | None = None
     makes_cluster: bool = False
     failures: dict[str, SegmentsError] = field(default_factory=dict)
+    exit_code: int = DONE
 
     @property
     def store(self) -> SegmentStore:
@@ -101,7 +102,7 @@ def run(command: Command, args: argparse.Namespace, open_store: Callable[[argpar
         return exit_code(error)
     for name, failure in call.failures.items():
         print(f"error: {for_message(f'{name}: {failure}')}", file=sys.stderr)
-    return max(map(exit_code, call.failures.values()), default=DONE)
+    return max(map(exit_code, call.failures.values()), default=call.exit_code)
 
 
 def print_error(error: Exception, *, as_json: bool) -> None:

@@ -127,17 +127,21 @@ class TableConfigs:
                 self._session.commit([Create(path, encode_root(Root.new()))])
 
     def _decode(self, table: str, node: Node) -> TableConfig:
-        where = self._paths.config(table)
-        record = znrecord.decode(node.data, where)
-        if record.id != table:
-            raise CorruptRecordError(f"{where}: the record says it belongs to {record.id!r}")
-        fields = {key: _value(key, text, where) for key, text in record.simple_fields.items()}
-        try:
-            return TableConfig.from_json(fields)
-        except (InvalidConfigError, InvalidNameError) as error:
-            raise CorruptRecordError(
-                f"{where}: {error}; restore the znode, or remove it and apply the config again"
-            ) from error
+        return decode_config(node.data, table, self._paths.config(table))
+
+
+def decode_config(payload: bytes, table: str, where: str) -> TableConfig:
+    """The config in ``payload``, which was read from the znode ``where``. Raises :class:`CorruptRecordError`."""
+    record = znrecord.decode(payload, where)
+    if record.id != table:
+        raise CorruptRecordError(f"{where}: the record says it belongs to {record.id!r}")
+    fields = {key: _value(key, text, where) for key, text in record.simple_fields.items()}
+    try:
+        return TableConfig.from_json(fields)
+    except (InvalidConfigError, InvalidNameError) as error:
+        raise CorruptRecordError(
+            f"{where}: {error}; restore the znode, or remove it and apply the config again"
+        ) from error
 
 
 def _empty_lineage(config: TableConfig) -> Lineage:

@@ -292,6 +292,7 @@ def test_a_drain_survives_connections_that_are_cut(make_world: Callable[..., Wor
 
 def test_the_backlog_counts_messages_from_names_alone(local: World) -> None:
     queue = local.store.queue
+    local.table()
     assert queue.backlog() == Backlog() and not queue.receive(3)
     queue.send([some(3), some(4)])
     assert queue.backlog() == Backlog(pending=7, next_due_ms=0)

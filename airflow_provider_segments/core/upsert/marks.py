@@ -95,3 +95,8 @@ class HeldVersions:
 
 
 _DECODER = RecordDecoder(HeldVersion, "report of a held version")
+
+
+def decode(payload: bytes, where: str) -> HeldVersion:
+    """The report in ``payload``. Raises :class:`CorruptRecordError`."""
+    return _DECODER.decode(payload, where)

@@ -314,6 +314,14 @@ class ZooKeeperSession:
         replies = self._read_many([GetChildren(self._full(path), None) for path in paths])
         return [sorted(reply or ()) for reply in replies]
 
+    def acl(self, path: str) -> list[Any]:
+        """Who may do what with the node at ``path``, as kazoo's ``ACL`` values; empty when there is no such node."""
+        try:
+            found, _ = self._retry_read(lambda: self._client.get_acls_async(path))
+        except NoNodeError:
+            return []
+        return list(found)
+
     def sync(self, path: str) -> None:
         """Wait until the server we read from has seen all that was committed before this call."""
         self._retry_read(lambda: self._client.sync_async(path))
