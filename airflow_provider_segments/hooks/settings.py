@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -118,9 +118,9 @@ class SegmentsConnection:
             hosts=self.zk_hosts, username=self.username, password=self.password, auth=self.auth, **self.tls
         )
 
-    def connect(self) -> SegmentStore:
-        """Open the store that the connection describes. Raises :class:`MetadataUnavailableError` and
-        :class:`InvalidConfigError`."""
+    def connect(self, *, patience_s: float | None = None) -> SegmentStore:
+        """Open the store that the connection describes. ``patience_s`` is the longest wait for ZooKeeper, in seconds.
+        Raises :class:`MetadataUnavailableError` and :class:`InvalidConfigError`."""
         from airflow_provider_segments.core.storage import open_store
         from airflow_provider_segments.core.table import SegmentStore
 
@@ -129,9 +129,12 @@ class SegmentsConnection:
             tiered = open_store(
                 self.tiered_uri, file_mode=self.file_mode, **(self.tiered_options or self.storage_options)
             )
+        zookeeper = self.zookeeper
+        if patience_s is not None:
+            zookeeper = replace(zookeeper, connect_timeout=patience_s, operation_timeout=patience_s)
         return SegmentStore.connect(
             cluster=self.cluster,
-            zookeeper=self.zookeeper,
+            zookeeper=zookeeper,
             storage=open_store(self.storage_uri, file_mode=self.file_mode, **self.storage_options),
             tiered=tiered,
             deletion=self.deletion,
