@@ -38,6 +38,7 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": [_connection_type()],
         "asset-uris": [{"schemes": ["segments"], "handler": f"{_PACKAGE}.assets.segments.sanitize_uri"}],
         "cli": [f"{_PACKAGE}.cli.definition.get_segments_cli_commands"],
+        "config": _config(),
         "plugins": [{"name": "segments", "plugin-class": f"{_PACKAGE}.plugins.segments_plugin.SegmentsPlugin"}],
     }
 
@@ -106,3 +107,25 @@ def _text(label: str, description: str = "", *, secret: bool = False) -> dict[st
 
 def _switch(label: str, *, default: bool) -> dict[str, Any]:
     return {"label": label, "schema": {"type": ["boolean", "null"], "default": default}}
+
+
+def _config() -> dict[str, Any]:
+    return {
+        "segments": {
+            "description": "Options of the segments provider.",
+            "options": {
+                "rollback_dag_id": _option("The DAG that the page starts to roll back.", "segments_rollback"),
+                "unrevert_dag_id": _option("The DAG that the page starts to bring back.", "segments_unrevert"),
+            },
+        }
+    }
+
+
+def _option(description: str, default: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": None,
+        "default": default,
+    }

@@ -31,12 +31,14 @@ with DAG(
             title="Allow an empty table",
             description="Also when readers would see no rows any more.",
         ),
+        "segments_conn_id": Param("segments_default", type="string", title="Connection", minLength=1),
         "dry_run": Param(True, type="boolean", title="Dry run", description="Change nothing, say what would happen."),
     },
 ):
     UnrevertReplaceSegmentsOperator(
         task_id="unrevert",
         table="{{ params.table }}",
+        segments_conn_id="{{ params.segments_conn_id }}",
         entry_id="{{ params.entry_id }}",
         allow_empty="{{ params.allow_empty }}",
         dry_run="{{ params.dry_run }}",

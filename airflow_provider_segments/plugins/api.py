@@ -82,8 +82,11 @@ Opened = Annotated[tuple[SegmentsConnection, SegmentStore], Depends(opened)]
 @app.get("/api/connections")
 def connections() -> Connections:
     """The connections of type ``segments``."""
-    dag_id = conf.get("segments", "rollback_dag_id", fallback="segments_rollback")
-    return Connections(connections=connection_ids(), rollback_dag_id=dag_id)
+    return Connections(
+        connections=connection_ids(),
+        rollback_dag_id=conf.get("segments", "rollback_dag_id", fallback="segments_rollback"),
+        unrevert_dag_id=conf.get("segments", "unrevert_dag_id", fallback="segments_unrevert"),
+    )
 
 
 @app.get("/api/connections/{conn_id}/tables")
@@ -111,10 +114,10 @@ def segments(
     return overview.list_segments(given[1], table, start_ms=start_ms, end_ms=end_ms, offset=offset, limit=limit)
 
 
-@app.get("/api/connections/{conn_id}/tables/{table}/entries/{entry_id}/rollback")
-def rollback(given: Opened, table: str, entry_id: str) -> Preview:
-    """What reverting the entry would do."""
-    return overview.preview_rollback(given[1], table, entry_id)
+@app.get("/api/connections/{conn_id}/tables/{table}/entries/{entry_id}/preview")
+def preview(given: Opened, table: str, entry_id: str) -> Preview:
+    """What rolling the entry back, or bringing it back, would do."""
+    return overview.preview_change(given[1], table, entry_id)
 
 
 @app.get("/api/connections/{conn_id}/operations")

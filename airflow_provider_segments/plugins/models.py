@@ -92,9 +92,10 @@ class Segments(BaseModel):
 
 
 class Preview(BaseModel):
-    """What a rollback would do, or why it is refused."""
+    """What a rollback would do, or bringing back what was rolled back; or why it is refused."""
 
     entry_id: str
+    brings_back: bool
     refused: str | None = None
     rule: str | None = None
     rows_before: int = 0
@@ -151,7 +152,8 @@ class Operations(BaseModel):
 
 
 class Connections(BaseModel):
-    """The connections of type ``segments``, and the DAG that rolls back."""
+    """The connections of type ``segments``, and the DAGs that roll back and bring back."""
 
     connections: list[str]
     rollback_dag_id: str
+    unrevert_dag_id: str

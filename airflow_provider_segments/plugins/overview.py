@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from airflow_provider_segments.core.deletion.messages import UnreadableLetters
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.core.lineage.guard import StoredGuard
 from airflow_provider_segments.core.model.config import TableConfig
@@ -138,22 +139,20 @@ def list_segments(
     )
 
 
-def preview_rollback(store: SegmentStore, name: str, entry_id: str) -> Preview:
-    """What reverting an entry would do, in numbers, or the words that would refuse it."""
+def preview_change(store: SegmentStore, name: str, entry_id: str) -> Preview:
+    """What rolling an entry back, or bringing a rolled-back one back, would do; or the words that would refuse it."""
     table = store.table(name)
+    entry = table.lineage().find(entry_id)
+    back = entry.state is EntryState.REVERTED
     try:
-        preview = table.preview_revert(entry_id, allow_empty=True)
+        done = (table.preview_unrevert if back else table.preview_revert)(entry_id, allow_empty=True)
     except RefusedError as refused:
-        return Preview(entry_id=entry_id, refused=str(refused), rule=refused.rule)
-    return Preview(
-        entry_id=entry_id,
-        rows_before=preview.before.rows,
-        rows_after=preview.after.rows,
-        bytes_before=preview.before.bytes,
-        bytes_after=preview.after.bytes,
-        reappearing=len(preview.reappeared),
-        hidden=len(preview.hidden),
-    )
+        return Preview(entry_id=entry_id, brings_back=back, refused=str(refused), rule=refused.rule)
+    preview = Preview(entry_id=entry_id, brings_back=back, reappearing=len(done.reappeared), hidden=len(done.hidden))
+    if done.before is not None and done.after is not None:
+        preview.rows_before, preview.rows_after = done.before.rows, done.after.rows
+        preview.bytes_before, preview.bytes_after = done.before.bytes, done.after.bytes
+    return preview
 
 
 def describe_operations(store: SegmentStore) -> Operations:
@@ -195,8 +194,8 @@ def _dead_letters(store: SegmentStore) -> list[DeadLetter]:
     for dead_id, dead in store.queue.dead_letters():
         if len(found) == MOST_DEAD_LETTERS:
             break
-        if isinstance(dead, bytes):
-            found.append(DeadLetter(dead_id=dead_id, table="", messages=0, dead_ms=0, error="cannot be read"))
+        if isinstance(dead, UnreadableLetters):
+            found.append(DeadLetter(dead_id=dead_id, table="", messages=0, dead_ms=0, error=str(dead.error)))
             continue
         errors = {ledger.error for ledger in dead.batch.ledgers if ledger.error}
         found.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
@@ -34,8 +34,8 @@ class SegmentsPlugin(AirflowPlugin):
     """What the package adds to Airflow beyond its provider info: a page of all segment tables."""
 
     name = "segments"
-    fastapi_apps: ClassVar[list[Any]] = [{"name": "segments", "app": LazyApp(), "url_prefix": PREFIX}]
-    react_apps: ClassVar[list[Any]] = [
+    fastapi_apps: list[Any] = [{"name": "segments", "app": LazyApp(), "url_prefix": PREFIX}]
+    react_apps: list[Any] = [
         {
             "name": "Segments",
             "bundle_url": f"{PREFIX}/static/segments.js?version={__version__}",

@@ -1,0 +1,39 @@
+// Numbers and times as people read them.
+
+const WHOLE = new Intl.NumberFormat("en-US");
+
+export const count = (value: number | null): string => (value === null ? "–" : WHOLE.format(value));
+
+export const plural = (value: number, noun: string): string => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+
+export function size(bytes: number | null): string {
+  if (bytes === null) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let value = bytes;
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 ? value : value.toFixed(1)} ${units[unit]}`;
+}
+
+/** A time in UTC, to the second. */
+export const time = (ms: number | null): string =>
+  ms === null || Math.abs(ms) > 8.6e15 ? "–" : new Date(ms).toISOString().slice(0, 19).replace("T", " ");
+
+/** How long ago, or how far ahead, in the one unit that tells most. */
+export function ago(ms: number, now: number = Date.now()): string {
+  const seconds = Math.abs(now - ms) / 1000;
+  const steps: [number, string][] = [
+    [86_400, "d"],
+    [3_600, "h"],
+    [60, "min"],
+    [1, "s"],
+  ];
+  const [length, name] = steps.find(([least]) => seconds >= least) ?? [1, "s"];
+  const said = `${Math.floor(seconds / length)} ${name}`;
+  return ms > now ? `in ${said}` : `${said} ago`;
+}
+
+export const short = (entry: string): string => entry.slice(0, 8);

@@ -1,0 +1,87 @@
+import React from "react";
+import { address, type Author } from "./api";
+import { ago, time } from "./format";
+
+/** What a request has come to: nothing yet, its answer, or why there is none. */
+export type Loaded<T> = { value: T | null; error: string | null; again: () => void };
+
+/** Ask for something, and again every so many milliseconds. What was there stays while it is asked for anew. */
+export function useLoaded<T>(load: () => Promise<T>, keys: unknown[], everyMs = 0): Loaded<T> {
+  const [value, setValue] = React.useState<T | null>(null);
+  const [error, setError] = React.useState<string | null>(null);
+  const [turn, setTurn] = React.useState(0);
+  React.useEffect(() => setValue(null), keys);
+  React.useEffect(() => {
+    let wanted = true;
+    load().then(
+      (found) => {
+        if (!wanted) return;
+        setValue(found);
+        setError(null);
+      },
+      (problem: unknown) => wanted && setError(problem instanceof Error ? problem.message : String(problem)),
+    );
+    const timer = everyMs ? window.setTimeout(() => setTurn((number) => number + 1), everyMs) : 0;
+    return () => {
+      wanted = false;
+      window.clearTimeout(timer);
+    };
+  }, [...keys, turn]);
+  return { value, error, again: () => setTurn((number) => number + 1) };
+}
+
+/** What is loaded, or that it is on its way, or why it does not come. */
+export function Shown<T>(props: { loaded: Loaded<T>; children: (value: T) => React.ReactNode }): React.ReactElement {
+  const { value, error, again } = props.loaded;
+  return (
+    <React.Fragment>
+      {error !== null && (
+        <div className="seg-note seg-bad" role="alert">
+          {error} <button onClick={again}>Try again</button>
+        </div>
+      )}
+      {value !== null ? props.children(value) : error === null && <p className="seg-muted">Loading…</p>}
+    </React.Fragment>
+  );
+}
+
+export function Tag(props: { kind: string; children?: React.ReactNode }): React.ReactElement {
+  return <span className={`seg-tag ${props.kind}`}>{props.children ?? props.kind}</span>;
+}
+
+/** Who did it, with the way to the DAG run where there is one. */
+export function By(props: { author: Author | null }): React.ReactElement {
+  const { author } = props;
+  if (author === null) return <span className="seg-muted">–</span>;
+  if (author.dag_id === null || author.run_id === null) return <code>{author.identity}</code>;
+  const run = `dags/${encodeURIComponent(author.dag_id)}/runs/${encodeURIComponent(author.run_id)}`;
+  return (
+    <a href={address(run)} title={author.identity}>
+      {author.dag_id} · {author.run_id}
+    </a>
+  );
+}
+
+export function When(props: { ms: number | null }): React.ReactElement {
+  if (props.ms === null) return <span className="seg-muted">–</span>;
+  return <span title={`${time(props.ms)} UTC`}>{ago(props.ms)}</span>;
+}
+
+/** The parts of a long list. */
+export function Pages(props: { offset: number; limit: number; total: number; go: (offset: number) => void }) {
+  const { offset, limit, total, go } = props;
+  if (total <= limit) return null;
+  return (
+    <div className="seg-bar">
+      <button disabled={offset === 0} onClick={() => go(Math.max(0, offset - limit))}>
+        Newer
+      </button>
+      <span className="seg-muted">
+        {offset + 1}–{Math.min(offset + limit, total)} of {total}
+      </span>
+      <button disabled={offset + limit >= total} onClick={() => go(offset + limit)}>
+        Older
+      </button>
+    </div>
+  );
+}
