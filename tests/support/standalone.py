@@ -19,7 +19,7 @@ from airflow_provider_segments.dev.zookeeper import free_port
 
 REPOSITORY = Path(__file__).parents[2]
 PARTS = ("scheduler", "triggerer", "dag_processor")
-START_S = 300
+START_S = 1200
 DEFAULT_ROLES = {"admin": "admin"}
 
 
