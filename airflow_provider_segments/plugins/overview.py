@@ -8,6 +8,7 @@ from airflow_provider_segments.core.deletion.messages import UnreadableLetters
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
 from airflow_provider_segments.core.lineage.guard import StoredGuard
 from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.names import is_entry_id
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError, SegmentsError, TableDroppedError
 from airflow_provider_segments.hooks.settings import SegmentsConnection
@@ -224,7 +225,7 @@ def _latest(table: Table) -> str | None:
 def _author(settings: SegmentsConnection, stored: StoredGuard | None) -> Author | None:
     """Whose work an entry is. The identity of a DAG run's task is ``deployment/dag/run/task``."""
     identity = stored.guard.identity if stored is not None else None
-    if identity is None:
+    if identity is None or is_entry_id(identity):  # a push that was given no name has a random one
         return None
     deployment, _, work = identity.partition("/")
     parts = work.split("/")

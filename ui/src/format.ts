@@ -22,8 +22,8 @@ export function size(bytes: number | null): string {
 export const time = (ms: number | null): string =>
   ms === null || Math.abs(ms) > 8.6e15 ? "–" : new Date(ms).toISOString().slice(0, 19).replace("T", " ");
 
-/** How long ago, or how far ahead, in the one unit that tells most. */
-export function ago(ms: number, now: number = Date.now()): string {
+/** How far a time is from now, in the one unit that tells most. */
+export function left(ms: number, now: number = Date.now()): string {
   const seconds = Math.abs(now - ms) / 1000;
   const steps: [number, string][] = [
     [86_400, "d"],
@@ -32,8 +32,11 @@ export function ago(ms: number, now: number = Date.now()): string {
     [1, "s"],
   ];
   const [length, name] = steps.find(([least]) => seconds >= least) ?? [1, "s"];
-  const said = `${Math.floor(seconds / length)} ${name}`;
-  return ms > now ? `in ${said}` : `${said} ago`;
+  return `${Math.floor(seconds / length)} ${name}`;
 }
+
+/** How long ago, or how far ahead. */
+export const ago = (ms: number, now: number = Date.now()): string =>
+  ms > now ? `in ${left(ms, now)}` : `${left(ms, now)} ago`;
 
 export const short = (entry: string): string => entry.slice(0, 8);

@@ -15,6 +15,7 @@ export const STYLE = `
 .seg code { font-family: ui-monospace, monospace; font-size: .82rem; overflow-wrap: anywhere; }
 .seg input, .seg select, .seg button { font: inherit; color: inherit; background: var(--chakra-colors-bg, Canvas); border: 1px solid var(--chakra-colors-border-emphasized, #8888); border-radius: .375rem; padding: .3rem .6rem; }
 .seg button { cursor: pointer; }
+.seg th button { border: 0; padding: 0; background: none; color: inherit; font-weight: inherit; text-decoration: underline dotted; text-underline-offset: 3px; }
 .seg button:disabled { cursor: not-allowed; opacity: .55; }
 .seg button.seg-danger:not(:disabled) { background: #b42318; border-color: #b42318; color: #fff; }
 .seg :is(a, button, input, select):focus-visible { outline: 2px solid var(--chakra-colors-blue-solid, Highlight); outline-offset: 2px; }

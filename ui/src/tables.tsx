@@ -1,6 +1,6 @@
 import React from "react";
 import { getTables, type TableRow } from "./api";
-import { ago, count, plural, short, size } from "./format";
+import { ago, count, left, plural, short, size } from "./format";
 import { By, Pages, Shown, Tag, useLoaded, When } from "./parts";
 import { link } from "./place";
 
@@ -110,9 +110,9 @@ function Line(props: { conn: string; row: TableRow }): React.ReactElement {
       <td className="seg-number">{count(row.segments)}</td>
       <td>
         {row.rollback_until_ms === null ? (
-          <span className="seg-muted">no longer</span>
+          <span className="seg-muted">{row.entry_id === null ? "–" : "no longer"}</span>
         ) : row.rollback_until_ms > Date.now() ? (
-          `until ${ago(row.rollback_until_ms)}`
+          `for ${left(row.rollback_until_ms)}`
         ) : (
           "until the next retention pass"
         )}
