@@ -8,7 +8,7 @@ number is ever half visible. Objects never contain their number; they take it fr
 *floor* are one to readers: no mark below the floor can be read any more. A *void* ``(r, c]`` is a range of numbers that
 a rollback has taken back: nobody reads at a mark in it, and an end that was published in it is none.
 
-``tests/model/upsert_marks.py`` explores the protocol and drives these functions.
+``tests/upsert`` plays random histories against this, and shows what is seen when a guard is left out.
 """
 
 from __future__ import annotations

@@ -1,0 +1,116 @@
+"""Ingestion and compaction are killed at each of their writes: right before it is sent, and right after it landed.
+
+A child process ends itself there. Afterwards readers see the table without the batch, or with it, and the same work
+once more brings it to where one run would have.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.upsert.record import require_record
+from airflow_provider_segments.upsert.compaction import UpsertCompactor
+from airflow_provider_segments.upsert.ingest import UpsertIngestor
+from airflow_provider_segments.upsert.owner import own_key_partitions
+from airflow_provider_segments.upsert.reading import read_rows
+from tests.support.children import dies
+from tests.support.sessions import DyingSession, settings
+from tests.support.tables import on_session
+from tests.upsert.world import Event, newest, to_arrow, upsert_config
+
+FIRST = [Event(1, 0, at, f"k{at}", f"a{at}", False) for at in range(6)]
+SECOND = [Event(2, 0, 6 + at, f"k{at}", f"b{at}", at == 3) for at in range(4)]
+MOST_WRITES = 40
+
+
+def rows_of(table: Table) -> dict[str, str]:
+    rows = [(row["k"], row["v"]) for row in read_rows(table).to_pylist()]
+    assert len({key for key, _ in rows}) == len(rows), f"two rows of a key: {rows}"
+    return dict(rows)
+
+
+def assert_ingested_once(table: Table, cache: Path) -> None:
+    """The table is as before the batch, or has it; another run ends with it, and not with more."""
+    assert rows_of(table) in (newest(FIRST), newest([*FIRST, *SECOND]))
+    ingestor = UpsertIngestor(table, cache=cache)
+    ingestor.take_over()
+    ingestor.ingest(to_arrow(SECOND))
+    assert rows_of(table) == newest([*FIRST, *SECOND])
+    assert require_record(table.lineage()).clock == 2
+    assert ingestor.positions() == {"/0": 10}
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_ingestion_that_is_killed_at_any_write_counts_every_event_once(
+    store: SegmentStore, tmp_path: Path, landed: bool
+) -> None:
+    for at in range(1, MOST_WRITES):
+        store.apply_config(upsert_config(f"t{at}"))
+        table, cache = store.table(f"t{at}"), tmp_path / str(at)
+        UpsertIngestor(table, cache=cache).ingest(to_arrow(FIRST))
+
+        def work(number: int = at, folder: Path = cache) -> None:
+            session = DyingSession.connect(settings(store.session.settings.hosts))
+            opened = on_session(store, session).table(f"t{number}")
+            ingestor = UpsertIngestor(opened, cache=folder)
+            session.at, session.landed, session.writes = number, landed, 0
+            ingestor.ingest(to_arrow(SECOND))
+
+        killed = dies(work)
+        assert_ingested_once(table, cache)
+        if not killed:
+            assert at > 4
+            return
+    pytest.fail(f"more than {MOST_WRITES} writes")
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_compaction_that_is_killed_at_any_write_changes_nothing_that_is_seen(
+    store: SegmentStore, tmp_path: Path, landed: bool
+) -> None:
+    for at in range(1, MOST_WRITES):
+        store.apply_config(upsert_config(f"t{at}"))
+        table, cache = store.table(f"t{at}"), tmp_path / str(at)
+        for batch in (FIRST, SECOND):
+            UpsertIngestor(table, cache=cache).ingest(to_arrow(batch))
+        before = rows_of(table)
+
+        def work(number: int = at) -> None:
+            session = DyingSession.connect(settings(store.session.settings.hosts))
+            session.at, session.landed = number, landed
+            UpsertCompactor(on_session(store, session).table(f"t{number}")).run(floor=2)
+
+        killed = dies(work)
+        assert rows_of(table) == before
+        UpsertCompactor(table).run(floor=2)
+        assert rows_of(table) == before
+        assert sum(segment.rows for segment in table.snapshot().segments) == len(newest(FIRST))  # a tombstone stays
+        if not killed:
+            assert at > 4
+            return
+    pytest.fail(f"more than {MOST_WRITES} writes")
+
+
+def test_another_process_goes_on_after_the_lease_of_one_that_was_killed(store: SegmentStore, tmp_path: Path) -> None:
+    store.apply_config(upsert_config())
+    table = store.table("t")
+
+    def work() -> None:
+        session = DyingSession.connect(settings(store.session.settings.hosts))
+        opened = on_session(store, session).table("t")
+        with own_key_partitions(opened, "first", lease_ms=2_000) as lock:
+            ingestor = UpsertIngestor(opened, locks=(lock,), cache=tmp_path / "first")
+            ingestor.ingest(to_arrow(FIRST))
+            session.at = session.writes + 3
+            ingestor.ingest(to_arrow(SECOND))
+
+    assert dies(work)
+    with own_key_partitions(table, "second", wait_s=120) as lock:
+        ingestor = UpsertIngestor(table, locks=(lock,), cache=tmp_path / "second")
+        assert ingestor.take_over()
+        ingestor.ingest(to_arrow(SECOND))
+    assert rows_of(table) == newest([*FIRST, *SECOND])
+    assert require_record(table.lineage()).clock == 2
