@@ -93,6 +93,13 @@ def whole(text: str) -> int:
     return int(text[:20])
 
 
+def version(text: str) -> int:
+    """Argument type: a version of an upsert table."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no version: they are whole numbers from 0 on")
+    return int(text[:20])
+
+
 def port(text: str) -> int:
     """Argument type: a TCP port."""
     if not 0 < (found := whole(text)) < 65_536:
@@ -394,6 +401,31 @@ COMMANDS: tuple[Command | Group, ...] = (
                 ),
                 "Say that the objects were moved: from now on they are in the store that --storage or the connection "
                 "names. Copy all objects first; some of every table are looked for.",
+            ),
+        ),
+    ),
+    Group(
+        "upsert",
+        "Versions and marks of an upsert table",
+        (
+            Command("status", "Show versions, marks, positions and dead rows", "upsert:upsert_status", (_TABLE,)),
+            Command(
+                "rollback",
+                "Take back all versions after one, and the source positions that belong to them",
+                "upsert:upsert_rollback",
+                (
+                    _TABLE,
+                    _argument("--to", metavar="VERSION", type=version, required=True, help="the version to show again"),
+                ),
+            ),
+            Command(
+                "compact",
+                "Merge small segments and update logs, and drop rows that no mark shows",
+                "upsert:upsert_compact",
+                (
+                    _TABLE,
+                    _argument("--floor", metavar="VERSION", type=version, help="give up marks below this one first"),
+                ),
             ),
         ),
     ),

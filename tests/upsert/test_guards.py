@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow
 import pytest
 
 from airflow_provider_segments.core.lineage.entries import Lineage
@@ -49,7 +50,7 @@ def carry_ends_as_old_ones(patch: pytest.MonkeyPatch) -> None:
     def without_versions(self: Any, now: Any) -> Any:
         log = whole(self, now)
         index = log.schema.get_field_index("version")
-        return log.set_column(index, log.schema.field("version"), [[None] * log.num_rows])
+        return log.set_column(index, log.schema.field("version"), pyarrow.nulls(log.num_rows, pyarrow.int64()))
 
     patch.setattr(compaction._Rewriting, "ends_to_keep", without_versions)
 
