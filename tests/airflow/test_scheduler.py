@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -21,10 +16,10 @@ import requests
 from airflow_provider_segments.core.compaction.locks import LEASE_MS
 from airflow_provider_segments.core.locking import Priority
 from airflow_provider_segments.core.table import SegmentStore
-from airflow_provider_segments.dev.zookeeper import free_port
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from tests.airflow.helpers import REPOSITORY, make_table, push_rows
 from tests.compaction.support import append, rows_in, versioned_table
+from tests.support.standalone import Airflow, eventually, standalone
 from tests.support.tables import object_path
 
 pytestmark = pytest.mark.slow
@@ -75,36 +70,6 @@ SHIPPED = ("segments_rollback", "segments_unrevert")
 DAG_COUNT = 5 + len(SHIPPED)
 
 
-@dataclass
-class Airflow:
-    """A running ``airflow standalone`` and its REST API."""
-
-    url: str
-    token: str
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        headers = {"Authorization": f"Bearer {self.token}"}
-        answer = requests.request(method, f"{self.url}/api/v2{path}", json=body, headers=headers, timeout=30)
-        answer.raise_for_status()
-        return answer.json()
-
-    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
-        self.call("PATCH", f"/dags/{dag_id}", {"is_paused": False})
-        run = self.call("POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
-        return f"/dags/{dag_id}/dagRuns/{run['dag_run_id']}"
-
-    def states(self, run: str) -> dict[str, str | None]:
-        tasks = self.call("GET", f"{run}/taskInstances")["task_instances"]
-        return {task["task_id"].removeprefix("replace_segments."): task["state"] for task in tasks}
-
-
-def eventually(true: Callable[[], Any], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.5)
-
-
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory, zk_hosts: str) -> Iterator[Airflow]:
     home = tmp_path_factory.mktemp("standalone")
@@ -112,57 +77,20 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, zk_hosts: str) -> Iterator
     (home / "dags" / "dags.py").write_text(DAGS)
     for name in SHIPPED:
         shutil.copy(REPOSITORY / "dags" / f"{name}.py", home / "dags")
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    described = {
-        "conn_type": "segments",
-        "host": zk_hosts,
-        "extra": {"storage_uri": (home / "s").as_uri(), "cluster": "standalone"},
-    }
-    environment = {
-        **os.environ,
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
-        "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__API__BASE_URL": url,
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
-        "AIRFLOW__CORE__PARALLELISM": "4",
-        "AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(described),
-        "PYTHONPATH": str(REPOSITORY),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-    }
-    command = [str(Path(sys.executable).with_name("airflow")), "standalone"]
-    with (home / "standalone.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    os.environ["AIRFLOW_CONN_SEGMENTS_STANDALONE"] = environment["AIRFLOW_CONN_SEGMENTS_DEFAULT"]
+    described = json.dumps(
+        {
+            "conn_type": "segments",
+            "host": zk_hosts,
+            "extra": {"storage_uri": (home / "s").as_uri(), "cluster": "standalone"},
+        }
+    )
+    os.environ["AIRFLOW_CONN_SEGMENTS_STANDALONE"] = described
+    variables = {"AIRFLOW_CONN_SEGMENTS_DEFAULT": described}
     try:
-        yield _ready(url, process, home)
+        with standalone(home, dags=home / "dags", dag_count=DAG_COUNT, variables=variables) as running:
+            yield running
     finally:
         os.environ.pop("AIRFLOW_CONN_SEGMENTS_STANDALONE")
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def _ready(url: str, process: subprocess.Popen[bytes], home: Path) -> Airflow:
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        assert process.poll() is None, (home / "standalone.log").read_text()[-3000:]
-        try:
-            health = requests.get(f"{url}/api/v2/monitor/health", timeout=5).json()
-            if all(
-                (health[part] or {}).get("status") == "healthy" for part in ("scheduler", "triggerer", "dag_processor")
-            ):
-                found = Airflow(url, requests.get(f"{url}/auth/token", timeout=5).json()["access_token"])
-                if len(found.call("GET", "/dags")["dags"]) == DAG_COUNT:
-                    return found
-        except (requests.RequestException, KeyError):
-            pass
-        time.sleep(1)
-    raise AssertionError((home / "standalone.log").read_text()[-3000:])
 
 
 @pytest.fixture
