@@ -250,9 +250,10 @@ def without_waiting(lineage: Lineage, entry_id: str) -> Lineage:
 
 
 def is_published(lineage: Lineage, entry_id: str) -> bool:
-    """Return True if the COMPLETED entry is a part of a version, or has moved rows: it cannot be reverted alone."""
+    """Return True if the COMPLETED entry is a part of a version, or has moved rows: it cannot be reverted alone. The
+    drop of the table is neither."""
     record = record_of(lineage)
-    return record is not None and entry_id not in record.waiting
+    return record is not None and entry_id not in record.waiting and lineage.dropped_by != entry_id
 
 
 def record_of(lineage: Lineage) -> UpsertRecord | None:
