@@ -6,12 +6,15 @@ import getpass
 import sys
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_segments.cli.output import Cell
 from airflow_provider_segments.cli.run import Call, UsageError
+from airflow_provider_segments.core.model.interval import format_ms, from_ms
 from airflow_provider_segments.exceptions import SegmentsError
 from airflow_provider_segments.text import count
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.access import AclReport
+    from airflow_provider_segments.core.audit import LoggedEvent
 
 _SHOWN = 10
 
@@ -55,6 +58,40 @@ def acl_id(call: Call) -> None:
         call.out.document({"id": identity})
     else:
         call.out.line(identity)
+
+
+def log(call: Call) -> None:
+    """``segments log TABLE``"""
+    events = call.store.table(call.args.table).events()[: max(call.args.limit, 0)]
+    if call.out.as_json:
+        call.out.document([_event(one) for one in events])
+    elif not events:
+        call.note(f"table {call.args.table!r} has no events")
+    else:
+        head = ["WHEN (UTC)", "WHAT", "ENTRY", "WHO", "FOR"]
+        rows = [
+            [
+                Cell(from_ms(one.made_ms).strftime("%Y-%m-%d %H:%M:%S")),
+                Cell(one.record.action),
+                Cell(one.record.entry_id[:8]),
+                Cell(one.record.actor),
+                Cell(one.record.identity or one.record.detail),
+            ]
+            for one in events
+        ]
+        call.out.table(head, rows, flexible=(3, 4))
+
+
+def _event(one: LoggedEvent) -> dict[str, Any]:
+    record = one.record
+    return {
+        "at": format_ms(one.made_ms),
+        "action": record.action,
+        "entry_id": record.entry_id,
+        "actor": record.actor,
+        "identity": record.identity,
+        "detail": record.detail,
+    }
 
 
 def _print(call: Call, report: AclReport) -> None:

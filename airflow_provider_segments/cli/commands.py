@@ -72,7 +72,10 @@ def time_ms(text: str) -> int:
 
 def names(text: str) -> list[str]:
     """Argument type: segment names joined by commas, which no segment name can contain."""
-    return [name for name in text.split(",") if name]
+    found = [name for name in text.split(",") if name]
+    if not found:
+        raise argparse.ArgumentTypeError("names no segment")
+    return found
 
 
 def seconds(text: str) -> float:
@@ -370,6 +373,12 @@ COMMANDS: tuple[Command | Group, ...] = (
             _flag("--enqueue", help="queue what nothing refers to for deletion"),
         ),
         "Look for objects that nothing refers to, and for segments without an object. Deletes nothing.",
+    ),
+    Command(
+        "log",
+        "Show who started, ended, reverted or dropped what, and when",
+        "access:log",
+        (_TABLE, _argument("--limit", metavar="N", type=int, default=50, help="the newest N events (default: 50)")),
     ),
     Command(
         "leases",

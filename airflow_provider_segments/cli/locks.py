@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.cli.output import Cell, age, few, shorten
 from airflow_provider_segments.cli.run import Call, UsageError
+from airflow_provider_segments.core.cluster import local_user
 from airflow_provider_segments.core.locking.ranges import expand
 from airflow_provider_segments.core.model.interval import Interval, format_ms
 from airflow_provider_segments.exceptions import LockLostError
@@ -40,7 +38,7 @@ def lock_revoke(call: Call) -> None:
     """``segments locks revoke TABLE LOCK``"""
     table = _table(call)
     found = _find(table, call.args.lock)
-    by = _caller()
+    by = local_user()
     if found.active:
         table.locks.revoke([found.lock_id], by)
     after = next((lock for lock in table.locks.locks() if lock.lock_id == found.lock_id), None)
@@ -96,15 +94,6 @@ def _find(table: Table, beginning: str) -> Lock:
         ids = few([lock.lock_id for lock in found])
         raise LockLostError("ambiguous-lock", f"{beginning!r} may be {ids}", table=table.name, hint="Give more of it.")
     return found[0]
-
-
-def _caller() -> str:
-    """Who revokes, as the owner of the lock will read it."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user that has no name
-        user = f"user {os.getuid()}"
-    return f"{user} on {socket.gethostname()}"
 
 
 def _row(lock: Lock, now: int) -> list[Cell]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -17,11 +20,21 @@ from airflow_provider_segments.exceptions import ClusterNotFoundError
 _T = TypeVar("_T")
 
 
+def local_user() -> str:
+    """The system's user and the host, as in ``ada on worker-1``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user that has no name
+        user = f"user {os.getuid()}"
+    return f"{user} on {socket.gethostname()}"
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Where a cluster's metadata and objects are, and how to wait, retry and delete.
 
     ``storage`` is primary storage; ``tiered`` is where old segments are offloaded to, if anywhere.
+    ``actor`` says who works, for the audit trail; ``logged`` are the tables that are known to have one.
     ``checked`` are the stores that were found to be the cluster's own: see :mod:`.binding`.
     """
 
@@ -32,6 +45,8 @@ class Cluster:
     deletion: DeletionSettings = field(default_factory=DeletionSettings)
     clock: Clock = SYSTEM_CLOCK
     retry: Retry = field(default_factory=Retry)
+    actor: str = field(default_factory=local_user, compare=False)
+    logged: set[str] = field(default_factory=set, compare=False, repr=False)
     checked: list[ObjectStore] = field(default_factory=list, compare=False, repr=False)
 
     def check_made(self) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
-from airflow_provider_segments.core import access, deletion, replacement, retention, tiering
+from airflow_provider_segments.core import access, audit, deletion, replacement, retention, tiering
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
 from airflow_provider_segments.core.lineage.guard import OWN_IDENTITY, GuardState
@@ -322,6 +322,7 @@ class Table:
     def cleanup(self) -> CleanedUp:
         """One pass of the lineage clean-up: see :func:`.retention.cleanup.run`."""
         access.require_operator(self.store.cluster, "clean-up")
+        audit.trim(self.store.cluster, self.name)
         return retention.cleanup.run(self._context)
 
     def retain(self, *, dry_run: bool = False) -> RetentionReport:
@@ -329,6 +330,7 @@ class Table:
         says what would go and why, and writes nothing."""
         if not dry_run:
             access.require_operator(self.store.cluster, "retention")
+            audit.trim(self.store.cluster, self.name)
         return retention.retain.retain(self._context, dry_run=dry_run)
 
     def mark_ledgers(
@@ -397,6 +399,10 @@ class Table:
     def segment_states(self, start: int | None = None, end: int | None = None) -> list[SegmentStatus]:
         """The state of each registered segment: see :meth:`.snapshot.SnapshotReader.states`."""
         return self._context.reader.states(start, end)
+
+    def events(self) -> list[audit.LoggedEvent]:
+        """The table's audit trail, newest first: see :mod:`.audit`. Raises :class:`CorruptRecordError`."""
+        return audit.events(self.store.cluster, self.name)
 
     def leases(self) -> Sequence[LeaseInfo]:
         """The leases of the table's readers, oldest first: what deletions wait for."""

@@ -76,6 +76,7 @@ class TableConfigs:
                 self._paths.configs,
                 self._paths.lineages,
                 self._paths.readers(config.name),
+                self._paths.log(config.name),
                 self._paths.entries(config.name),
                 self._paths.registries,
             ]

@@ -52,7 +52,7 @@ class SegmentsHook(BaseHook):
 
     def get_conn(self) -> SegmentStore:
         """The open store. The caller closes it, or uses it as a context manager."""
-        return self.settings.connect()
+        return self.settings.connect(_actor())
 
     def job_environment(self) -> dict[str, str]:
         """Environment variables for a Spark job that opens the same store. Never put them on a command line."""
@@ -71,3 +71,18 @@ class SegmentsHook(BaseHook):
             f"ZooKeeper {self.settings.zk_hosts} answers, cluster {self.settings.cluster!r} has {len(tables)} "
             f"table{'' if len(tables) == 1 else 's'}; storage {self.settings.storage_uri}: {kept}"
         )
+
+
+def _actor() -> str | None:
+    """Who has triggered the DAG run that this is a task of, for the audit trail; ``None`` outside of one, and where
+    nobody but the schedule did."""
+    from airflow.sdk import get_current_context
+
+    from airflow_provider_segments.core.cluster import local_user
+
+    try:
+        run = get_current_context().get("dag_run")
+    except RuntimeError:
+        return None
+    user = getattr(run, "triggering_user_name", None)
+    return f"Airflow user {user}, {local_user()}" if user else None

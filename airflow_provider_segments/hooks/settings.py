@@ -118,9 +118,10 @@ class SegmentsConnection:
             hosts=self.zk_hosts, username=self.username, password=self.password, auth=self.auth, **self.tls
         )
 
-    def connect(self, *, patience_s: float | None = None) -> SegmentStore:
-        """Open the store that the connection describes. ``patience_s`` is the longest wait for ZooKeeper, in seconds.
-        Raises :class:`MetadataUnavailableError` and :class:`InvalidConfigError`."""
+    def connect(self, actor: str | None = None, *, patience_s: float | None = None) -> SegmentStore:
+        """Open the store that the connection describes, for ``actor`` where the audit trail is to name somebody else
+        than the system's user. ``patience_s`` is the longest wait for ZooKeeper, in seconds. Raises
+        :class:`MetadataUnavailableError` and :class:`InvalidConfigError`."""
         from airflow_provider_segments.core.storage import open_store
         from airflow_provider_segments.core.table import SegmentStore
 
@@ -138,6 +139,7 @@ class SegmentsConnection:
             storage=open_store(self.storage_uri, file_mode=self.file_mode, **self.storage_options),
             tiered=tiered,
             deletion=self.deletion,
+            **({"actor": actor} if actor else {}),
         )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from airflow_provider_segments.core import audit
 from airflow_provider_segments.core.access import require_operator
 from airflow_provider_segments.core.deletion.messages import DeadLetters, UnreadableLetters
 from airflow_provider_segments.core.deletion.queue import DeletionQueue
@@ -73,7 +74,9 @@ def redrive(queue: DeletionQueue, ids: Sequence[str] | None = None, *, purge: bo
     cannot be decoded, :class:`CorruptRecordError`.
     """
     require_operator(queue.cluster, "purge" if purge else "redrive")
-    there = [name for name, _ in queue.dead_letters()]
+    letters = dict(queue.dead_letters())
+    tables = {name: one.batch.table for name, one in letters.items() if isinstance(one, DeadLetters)}
+    there = list(letters)
     wanted = there if ids is None else [_resolve_id(there, one) for one in ids]
     done = Redriven(purged=purge)
     for name in wanted:
@@ -85,6 +88,8 @@ def redrive(queue: DeletionQueue, ids: Sequence[str] | None = None, *, purge: bo
             done.undecodable.append(name)
             continue
         (done.ids if moved else done.gone).append(name)
+        if moved and (table := tables.get(name)):
+            audit.write(queue.cluster, audit.event(queue.cluster, table, "purged" if purge else "redrove", detail=name))
         done.messages += moved
     return done
 

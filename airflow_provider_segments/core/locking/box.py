@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from airflow_provider_segments.core import audit
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.locking import allocation, holding
 from airflow_provider_segments.core.locking import state as boxes
@@ -66,6 +67,7 @@ class LockBox:
     def __init__(self, cluster: Cluster, table: str, *, retry: Retry = BOX_RETRY) -> None:
         self.table = check_table_name(table)
         self.path = cluster.paths.lock_box(table)
+        self._cluster = cluster
         self._session = cluster.session
         self._clock = cluster.clock
         self._retry = retry
@@ -172,6 +174,8 @@ class LockBox:
             return boxes.revoke(box, lock_ids, by, Turn(self.table, now_ms, "")), None
 
         self._change("revoke locks", ask)
+        told = audit.event(self._cluster, self.table, "revoked", identity=by, detail=f"locks {', '.join(lock_ids)}")
+        audit.write(self._cluster, told)
 
     def fence(self, lock_ids: Sequence[str], *, group: str, task: str) -> list[Check]:
         """Return the checks that make a transaction fail unless ``task`` still holds every one of these locks.

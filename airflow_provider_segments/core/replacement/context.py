@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_segments.clock import Clock
-from airflow_provider_segments.core import deletion
+from airflow_provider_segments.core import audit, deletion
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.lineage.entries import Lineage
 from airflow_provider_segments.core.lineage.guard import Guard, StoredGuard
@@ -76,6 +76,13 @@ class TableContext:
     def config(self) -> TableConfig:
         """The table's config. Raises :class:`TableNotFoundError` and :class:`CorruptRecordError`."""
         return TableConfigs(self.cluster).get(self.table)
+
+    def commit(self, ops: Sequence[Op], action: str, entry_id: str, identity: str | None) -> list[Any]:
+        """Commit a switch together with its event of the audit trail. Raises what the session's ``commit`` does."""
+        made = audit.event(self.cluster, self.table, action, entry_id, identity or "")
+        results = self.session.commit([*ops, made.op])
+        made.tell()
+        return results
 
     def retried(self, step: str, attempt: Callable[[], _T]) -> _T:
         """Run one step of the protocol through the retry loop."""

@@ -292,7 +292,8 @@ def _switch(context: TableContext, prepared: _Prepared) -> EndedEntry:
     write = context.records.write(stored, changed)
     before = context.clock.monotonic()
     try:
-        context.session.commit([write, context.records.write_guard(entry.entry_id, guard, settled), *checks, *fence])
+        ops = [write, context.records.write_guard(entry.entry_id, guard, settled), *checks, *fence]
+        context.commit(ops, "ended", entry.entry_id, guard.guard.identity)
     except CommitConflictError as conflict:
         if conflict.op.path == context.records.guard_path(entry.entry_id):
             raise _SealBroken(conflict) from conflict

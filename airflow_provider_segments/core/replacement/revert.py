@@ -82,7 +82,7 @@ def revert(
         planned.append(plan)
         ops = [context.records.write(stored, plan.lineage), *plan.checks, *_settle(context, entry_id, guard, who)]
         before = context.clock.monotonic()
-        context.session.commit(ops)
+        context.commit(ops, "reverted", entry_id, identity)
         took = (context.clock.monotonic() - before) * 1000
         if guard is not None:
             context.release(entry_id, guard.guard)

@@ -279,7 +279,8 @@ def _commit(
     made = context.records.make_guard(request.entry_id, guard)
     fence = context.fence(guard)
     # The transaction that makes the guard also writes the lineage, and a changed node's answer tells its zxid.
-    written = context.session.commit([context.records.write(stored, changed), made, *guard_ops, *fence])[0]
+    ops = [context.records.write(stored, changed), made, *guard_ops, *fence]
+    written = context.commit(ops, "started", request.entry_id, guard.identity)[0]
     return StartedEntry(
         request.entry_id,
         written.mzxid,

@@ -78,7 +78,8 @@ def unrevert(
         assert guard is not None, "an entry without a guard is refused"
         settle = context.records.write_guard(entry_id, guard, guard.unreverted(who))
         before = context.clock.monotonic()
-        context.session.commit([context.records.write(stored, plan.lineage), settle, *plan.checks])
+        ops = [context.records.write(stored, plan.lineage), settle, *plan.checks]
+        context.commit(ops, "unreverted", entry_id, identity)
         took = (context.clock.monotonic() - before) * 1000
         return UnrevertedEntry(entry, False, took, plan.outcome.before, plan.outcome.after)
 

@@ -52,7 +52,8 @@ def drop(context: TableContext, *, identity: str | None = None) -> DroppedTable:
         everything = Overwrite(entry_id, ALL_TIME.start_ms, ALL_TIME.end_ms, DROP_VERSION)
         guard = Guard.new(who, GuardState.COMPLETED)
         changed = lineage.put(entry).with_overwrite([everything])
-        context.session.commit([context.records.write(stored, changed), context.records.make_guard(entry_id, guard)])
+        ops = [context.records.write(stored, changed), context.records.make_guard(entry_id, guard)]
+        context.commit(ops, "dropped", entry_id, guard.identity)
         return _dropped(before, entry_id, already=False)
 
     return context.retried("drop", attempt)

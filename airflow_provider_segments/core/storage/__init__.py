@@ -35,7 +35,10 @@ def open_store(uri: str, *, file_mode: str | None = None, **options: str | None)
         raise InvalidConfigError(f"storage {uri[:80]!r} holds a character that is not printable")
     if uri.startswith("/"):
         return LocalStore(Path(uri), mode=parse_mode(file_mode))  # a path, letter by letter
-    parsed = urlsplit(uri)
+    try:
+        parsed = urlsplit(uri)
+    except ValueError as error:
+        raise InvalidConfigError(f"storage {mask(uri)[:80]!r} is not an address: {error}") from None
     whole = not (parsed.query or parsed.fragment)  # else a part of the address would be dropped without a word
     if whole and parsed.scheme == "file" and parsed.netloc in ("", "localhost") and parsed.path.startswith("/"):
         return LocalStore(unquote(parsed.path), mode=parse_mode(file_mode))

@@ -462,7 +462,10 @@ class _RangeReader(io.RawIOBase):
 
 
 def _check_endpoint(url: str) -> None:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidConfigError(f"S3 endpoint {url[:80]!r} is not an address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise InvalidConfigError(
             f"S3 endpoint {url.rpartition('@')[2]!r} must be http:// or https:// and a host, without credentials"

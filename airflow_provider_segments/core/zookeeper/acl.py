@@ -50,7 +50,8 @@ _WRITER: dict[tuple[str, ...], int] = {
     ("READERS", "*"): _FILL,
     ("ROLES",): _READ,
     ("LOG",): _CREATE,
-    ("LOG", "*"): _EDIT,
+    ("LOG", "*"): _CREATE,
+    ("LOG", "*", "*"): _READ,
 }
 """What a writer may do where it is less than everything but ADMIN. It makes messages of deletion, and cannot take
 them away."""

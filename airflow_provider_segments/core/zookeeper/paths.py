@@ -70,6 +70,10 @@ class ClusterPaths:
         """Which identities have which role."""
         return f"/{self.cluster}/ROLES"
 
+    def log(self, table: str) -> str:
+        """Parent of the events of a table's audit trail. It outlives the table."""
+        return f"/{self.cluster}/LOG/{check_table_name(table)}"
+
     @property
     def operators(self) -> str:
         """An empty znode that only operators may read."""
