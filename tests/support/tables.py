@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from airflow_provider_segments.core.model.names import entry_tag
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
 from airflow_provider_segments.core.table import SegmentStore, Table
-from airflow_provider_segments.core.zookeeper import Node, ZooKeeperSession
+from airflow_provider_segments.core.zookeeper import Node, SetData, ZooKeeperSession
 from airflow_provider_segments.core.zookeeper.retry import Retry
 
 DAY_MS = 86_400_000
@@ -150,6 +151,15 @@ def everything(session: ZooKeeperSession, path: str) -> dict[str, Node]:
         below = session.children_many(level)
         level = [f"{at}/{name}" for at, names in zip(level, below, strict=True) for name in names]
     return found
+
+
+def alter_record(store: SegmentStore, path: str, **fields: Any) -> bytes:
+    """Change fields of a record as somebody else would, and return what is stored then."""
+    node = store.session.get(path)
+    assert node is not None
+    altered = json.dumps({**json.loads(node.data), **fields}).encode()
+    store.session.commit([SetData(path, altered, node.version)])
+    return altered
 
 
 def contents(store: SegmentStore) -> dict[str, Node]:
