@@ -165,7 +165,9 @@ class LockBox:
     def prune(self) -> None:
         """Drop what nobody will ask for any more: locks a day after their lease or their revocation, which a process
         that was killed has left. Every other change of the box does the same."""
-        self._change("prune the locks", lambda box, now_ms: (boxes.prune(box, now_ms), None))
+        box, version = self._read()
+        if version is not None and boxes.prune(box, self._clock.now_ms()) != box:
+            self._change("prune the locks", lambda box, now_ms: (boxes.prune(box, now_ms), None))
 
     def revoke(self, lock_ids: Sequence[str], by: str) -> None:
         """Revoke locks on behalf of ``by``, whatever their priority. Their owners see it until they release them."""
