@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -179,8 +180,14 @@ def _works_for(process: psutil.Process, group: str) -> bool:
 
 
 def ended(airflow: Airflow, run: str) -> str:
-    """The state of a run once it is over."""
-    eventually(lambda: airflow.call("GET", run)["state"] in ("success", "failed"), 300)
+    """The state of a run once it is over. A busy server that does not answer in time is asked again."""
+
+    def over() -> bool:
+        with contextlib.suppress(requests.Timeout):
+            return airflow.call("GET", run)["state"] in ("success", "failed")
+        return False
+
+    eventually(over, 300)
     return str(airflow.call("GET", run)["state"])
 
 
