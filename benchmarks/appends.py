@@ -28,9 +28,12 @@ from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from airflow_provider_segments.exceptions import SegmentsError
 from benchmarks.events import events, fingerprint, write, write_job
+from benchmarks.places import cluster_of
 from benchmarks.report import end_properly, machine, median, show, table
 
 WAIT_S = 300.0
+MOST_CONFLICTS = 1000
+"""Lost appends of one process after which a benchmark ends: then it is no conflict that stands in the way."""
 FORK = multiprocessing.get_context("forkserver")  # delta-rs has threads, which a plain fork would lose
 FORK.set_forkserver_preload(
     ["benchmarks.events", "airflow_provider_segments.core.table", "deltalake", "pyspark.sql.pandas.types", "pandas"]
@@ -148,7 +151,7 @@ def _work(plan: Plan, process: int, barrier: Any, results: Any) -> None:
         results.put(SYSTEMS[plan.system].work(plan, process, lambda: barrier.wait(WAIT_S)))
     except BaseException as error:
         barrier.abort()
-        results.put(f"{plan.system}: {error!r}")
+        results.put(f"{plan.system}: {error!r}, because of {error.__cause__!r}")
 
 
 def _timed(appends: int, append: Append, lost: type[Exception]) -> Worked:
@@ -161,8 +164,10 @@ def _timed(appends: int, append: Append, lost: type[Exception]) -> Worked:
             try:
                 append(number)
                 break
-            except lost:
+            except lost as error:
                 conflicts += 1
+                if conflicts > MOST_CONFLICTS:
+                    raise RuntimeError(f"given up after {conflicts} lost appends") from error
         times.append((time.perf_counter() - began) * 1000)
     return Worked(tuple(times), conflicts)
 
@@ -182,7 +187,8 @@ class Segments:
         return Path(plan.place).name
 
     def _store(self, plan: Plan) -> SegmentStore:
-        return SegmentStore.connect(plan.hosts, "bench", Path(plan.place).as_uri())
+        uri = Path(plan.place).as_uri()
+        return SegmentStore.connect(plan.hosts, cluster_of(uri), uri)
 
     def make(self, plan: Plan) -> None:
         Path(plan.place).mkdir()

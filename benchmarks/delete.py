@@ -31,7 +31,7 @@ from airflow_provider_segments.core.storage.base import encode_owner
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
-from benchmarks.places import Place, place
+from benchmarks.places import Place, cluster_of, place
 from benchmarks.report import end_properly, machine, median, show, table, verdict
 from benchmarks.systems import add_action, data_file, day_of, iceberg_table, milliseconds, staged_segment
 
@@ -137,7 +137,7 @@ def _raw(where: Place, size: int) -> Found:
 
 def _segments(where: Place, size: int, hosts: str) -> Found:
     name = f"{where.name}_{size}_{next(_TABLES)}"
-    with SegmentStore.connect(hosts, "bench", storage=open_store(where.uri, **where.options())) as store:
+    with SegmentStore.connect(hosts, cluster_of(where.uri), storage=open_store(where.uri, **where.options())) as store:
         _replace(store, where, name, size)
     before = where.count(f"{name}/")
     found = Found()
@@ -180,7 +180,7 @@ def _apart(step: str, where: Place, name: str, hosts: str) -> tuple[float, int, 
 
 
 def _step(step: str, hosts: str, uri: str, options: dict[str, str], name: str) -> tuple[float, int, float, int]:
-    with SegmentStore.connect(hosts, "bench", storage=open_store(uri, **options)) as store:
+    with SegmentStore.connect(hosts, cluster_of(uri), storage=open_store(uri, **options)) as store:
         assert store.storage.head("no/such") is None  # boto3 loads its models
         store.tables()
         later = store.clock.now_ms() + LATER_MS

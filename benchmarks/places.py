@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,11 @@ from benchmarks.systems import CONTENT
 BUCKET = "bench"
 _OWNER = "segments-owner"
 _WRITERS = 8
+
+
+def cluster_of(uri: str) -> str:
+    """A cluster of each place: a cluster knows its storage, and refuses another one."""
+    return f"bench_{zlib.crc32(uri.encode()):08x}"
 
 
 class Place(Protocol):

@@ -19,6 +19,7 @@ from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.spark.environment import spark_environment
 from benchmarks.events import Input, fingerprint, order_of
+from benchmarks.places import cluster_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +66,10 @@ def segments(setup: Setup, folder: Path) -> Iterator[Rewrite]:
     from airflow_provider_segments.spark.compact import compact_table
 
     root = folder / "objects"
-    with spark_session(folder) as spark, SegmentStore.connect(setup.hosts, "bench", root.as_uri()) as store:
+    with (
+        spark_session(folder) as spark,
+        SegmentStore.connect(setup.hosts, cluster_of(root.as_uri()), root.as_uri()) as store,
+    ):
 
         def rewrite(number: int) -> Done:
             table = _our_table(store, setup, root, number)
