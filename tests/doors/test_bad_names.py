@@ -121,8 +121,7 @@ GOOD_HERE = {
         for what in ("blank", "a leading blank", "a trailing blank", "a trailing line break")
     ),
     ("comma", "cli start --to"),
-    ("one too long", "cli start --to"),
-    ("one too long", "api start to"),
+    *(("one too long", door) for door in ("cli start --to", "api start to", "api stage segment")),
     ("an option", "cli dead-letters redrive"),
 }
 """What is no bad name at one door: a connection's fields lose blanks at their ends, as forms do; a comma separates two
