@@ -561,6 +561,9 @@ def test_real_s3_is_retained_drained_and_offloaded_with_the_connections_credenti
     monkeypatch.setenv("AIRFLOW_CONN_SEGMENTS_DEFAULT", json.dumps(connection))
     with SegmentsHook().get_conn() as store:
         table = make_table(store, table_name, "APPEND")
+        document = dict(table.config().to_json())
+        document["segmentsConfig"] = {"revertedSegmentsRetentionPeriod": "0s"}
+        store.apply_config(TableConfig.from_json(document))
         entry_id = table.start().entry_id
         stage_rows(table, entry_id, tmp_path, {"a": [1]}, times=(1_356_998_400_000, 1_357_257_600_000))
         table.end(entry_id)
