@@ -39,6 +39,11 @@ class EventRecord(Record, frozen=True, tag_field=FORMAT, tag=1):
 _DECODER = RecordDecoder(EventRecord, "event of the audit trail")
 
 
+def decode(payload: bytes, path: str) -> EventRecord:
+    """The event in ``payload``. Raises :class:`CorruptRecordError`."""
+    return _DECODER.decode(payload, path)
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """An event that is about to be written, and the operation that does it."""
@@ -94,7 +99,7 @@ def events(cluster: Cluster, table: str) -> list[LoggedEvent]:
     names = cluster.session.children(parent)
     nodes = cluster.session.get_many([f"{parent}/{name}" for name in names])
     found = [
-        LoggedEvent(_DECODER.decode(node.data, f"{parent}/{name}"), node.czxid, node.made_ms)
+        LoggedEvent(decode(node.data, f"{parent}/{name}"), node.czxid, node.made_ms)
         for name, node in zip(names, nodes, strict=True)
         if node is not None
     ]

@@ -66,12 +66,12 @@ def storage_root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def connection(zk_hosts: str, storage_root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def connection(zk_hosts: str, storage_root: Path, table_name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The connection ``segments_default``: this test's storage, the session's ZooKeeper."""
     described = {
         "conn_type": "segments",
         "host": zk_hosts,
-        "extra": {"storage_uri": storage_root.as_uri(), "cluster": "airflow_tests", "deployment": "tests"},
+        "extra": {"storage_uri": storage_root.as_uri(), "cluster": f"airflow_{table_name}", "deployment": "tests"},
     }
     monkeypatch.setenv("AIRFLOW_CONN_SEGMENTS_DEFAULT", json.dumps(described))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")  # half of a short job is the second compiler's

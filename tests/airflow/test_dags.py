@@ -92,7 +92,7 @@ def asset_changes(table_name: str) -> list[str]:
     from sqlalchemy import select
 
     with create_session() as session:
-        uri = segments_asset(table_name, "airflow_tests").uri
+        uri = segments_asset(table_name, f"airflow_{table_name}").uri
         query = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.uri == uri)
         return [event.extra["change"] for event in session.scalars(query.order_by(AssetEvent.id))]
 

@@ -208,7 +208,7 @@ def wait_for_jvm() -> Any:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for child in psutil.Process().children():
-            if "org.apache.spark.deploy.SparkSubmit" in " ".join(child.cmdline()) and "java" in child.name():
+            if "build_segments" in " ".join(child.cmdline()) and "java" in child.name():  # not a session of these tests
                 return child
         time.sleep(0.05)
     raise AssertionError("the JVM did not start")

@@ -83,7 +83,7 @@ def test_push_then_rollback_by_operators(store: SegmentStore, table_name: str, t
     assert result["switch_ms"] > 0
     assert end.execute(context("end"))["already"] is True
     [event] = events(ran)
-    assert event.dest_asset_key.uri == segments_asset(table_name, "airflow_tests").uri
+    assert event.dest_asset_key.uri == segments_asset(table_name, f"airflow_{table_name}").uri
     assert event.extra["entry_id"] == entry_id
     revert = RevertReplaceSegmentsOperator(task_id="r", table=table_name, entry_id="latest")
     undone = revert.execute(ran := context("r"))

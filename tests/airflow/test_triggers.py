@@ -273,7 +273,7 @@ def test_connections_that_open_the_same_store_share_a_session_and_others_do_not(
         async with waiting(*triggers):
             await until(lambda: watched.looked(entry_id, 2) and watched.looked(other_id, 1))
             found = {store.paths.cluster for store in watched.open}
-            assert (len(watched.opened), found) == (2, {"airflow_tests", f"other_{table.name}"})
+            assert (len(watched.opened), found) == (2, {f"airflow_{table.name}", f"other_{table.name}"})
 
     asyncio.run(together())
     assert not watched.open

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from airflow_provider_segments.core import binding, table_config
+from airflow_provider_segments.core import audit, binding, table_config
 from airflow_provider_segments.core.deletion import messages
 from airflow_provider_segments.core.deletion.messages import UnreadableLetters
 from airflow_provider_segments.core.lineage import codec, guard
@@ -17,6 +17,7 @@ from airflow_provider_segments.core.tiering import records as offloads
 from airflow_provider_segments.core.upsert import marks
 from airflow_provider_segments.core.upsert.record import record_of
 from airflow_provider_segments.core.zookeeper import Node
+from airflow_provider_segments.core.zookeeper.acl import Roles
 from airflow_provider_segments.exceptions import CorruptRecordError
 
 Reader = Callable[[str, bytes], object]
@@ -126,6 +127,11 @@ KINDS = (
     Kind("folder", ("OFFLOADS", "*")),
     Kind("offload", ("OFFLOADS", "*", "*"), lambda path, payload: offloads.decode(payload, path)),
     Kind("claim of an offload", ("OFFLOADS", "*", "*", "claim")),
+    Kind("folder", ("LOG",)),
+    Kind("folder", ("LOG", "*")),
+    Kind("event of the audit trail", ("LOG", "*", "*"), lambda path, payload: audit.decode(payload, path)),
+    Kind("roles", ("ROLES",), lambda path, payload: Roles.decode(payload, path)),
+    Kind("operators", ("OPERATORS",)),
     Kind("folder", ("LEDGERS",)),
     Kind("folder", ("LEDGERS", "*")),
     Kind("folder", ("LEDGERS", "*", "*")),
