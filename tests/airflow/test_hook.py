@@ -145,7 +145,11 @@ def test_connection_opens_its_two_stores_its_cluster_and_its_deletion_settings(
 ) -> None:
     """Open no tiered store where the connection names none."""
     with SegmentsHook().get_conn() as store:
-        assert (store.tiered, store.paths.cluster, store.deletion) == (None, "airflow_tests", DeletionSettings())
+        assert (store.tiered, store.paths.cluster, store.deletion) == (
+            None,
+            connection["extra"]["cluster"],
+            DeletionSettings(),
+        )
         assert store.storage.uri == connection["extra"]["storage_uri"]
     cold = (tmp_path / "cold").as_uri()
     connection["extra"] |= {"tiered_storage_uri": cold, "deletion_parallelism": 3}
