@@ -15,7 +15,7 @@ from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.core.zookeeper.retry import Retry
-from airflow_provider_segments.exceptions import ClusterNotFoundError
+from airflow_provider_segments.exceptions import ClusterNotFoundError, MetadataUnavailableError
 
 _T = TypeVar("_T")
 
@@ -54,13 +54,18 @@ class Cluster:
         mistake must not look like a cluster that is well and has nothing to do."""
         if self.session.get(self.paths.root) is not None:
             return
-        names = self.session.children("/")
-        below = self.session.children_many([f"/{name}" for name in names])
-        known = [name for name, found in zip(names, below, strict=True) if "PROPERTYSTORE" in found]
+        known = [name for name in self.session.children("/") if self._is_cluster(name)]
         raise ClusterNotFoundError(
             f"cluster {self.paths.cluster!r} was never made at {self.session.settings.hosts}: check the name, or make "
             f"it by applying a table config. Clusters there: {', '.join(known[:10]) or 'none'}"
         )
+
+    def _is_cluster(self, name: str) -> bool:
+        """Return True for a cluster that may be looked into; one that is shut to us says nothing."""
+        try:
+            return "PROPERTYSTORE" in self.session.children(f"/{name}")
+        except MetadataUnavailableError:
+            return False
 
     def retried(self, what: str, attempt: Callable[[], _T]) -> _T:
         """Call ``attempt`` until it returns: see :meth:`.zookeeper.retry.Retry.run`."""

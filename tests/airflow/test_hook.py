@@ -11,10 +11,12 @@ from airflow.sdk import Connection
 
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.get_provider_info import get_provider_info
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.hooks.settings import SegmentsConnection
+from tests.airflow.helpers import make_table
 
 
 def parse(host: str | None = "zk", extra: dict[str, Any] | None = None, **fields: Any) -> SegmentsConnection:
@@ -213,7 +215,8 @@ def test_plain_connection_sets_no_tls_and_no_credentials() -> None:
     assert plain.zookeeper.use_ssl is False
 
 
-def test_test_connection_really_connects(connection: dict[str, Any]) -> None:
+def test_test_connection_really_connects(connection: dict[str, Any], store: SegmentStore, table_name: str) -> None:
+    make_table(store, table_name)
     good, says = SegmentsHook().test_connection()
     assert good, says
     assert connection["host"] in says

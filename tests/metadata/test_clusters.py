@@ -66,7 +66,7 @@ def test_a_cluster_that_was_never_made_is_an_error_that_names_those_that_were(st
 )  # fmt: skip
 def test_no_command_takes_a_mistyped_cluster_for_an_empty_one(segments: Run, command: tuple[str, ...]) -> None:
     code, out, err = segments(*command)
-    assert (code, out) == (1, "") and "was never made" in err
+    assert (code, out) == (1, "") and "was never made" in err, err
 
 
 def test_applying_a_config_makes_a_cluster(segments: Run, tmp_path: Path) -> None:
