@@ -63,11 +63,7 @@ class TimelineLine:
 
     def hidden(self) -> list[Interval]:
         """The parts of the time chunk in which overwrites hide some of them."""
-        if not self.cuts:
-            return []
-        ends = [self.interval.start_ms, *(part.end_ms for part in self.cuts)]
-        starts = [*(part.start_ms for part in self.cuts), self.interval.end_ms]
-        return [Interval(end, start) for end, start in zip(ends, starts, strict=True) if end < start]
+        return _joined(gap for segment in self.segments for gap in _gaps(self.interval, segment.visible_in))
 
 
 def timeline_lines(statuses: Iterable[SegmentStatus]) -> list[TimelineLine]:
@@ -156,6 +152,25 @@ def _meets(layer: Sequence[TimelineLine], interval: Interval) -> bool:
     """Return True if one of the layer's lines, which are in order of time and apart, overlaps ``interval``."""
     at = bisect_left(layer, interval.end_ms, key=lambda one: one.interval.start_ms)
     return at > 0 and layer[at - 1].interval.overlaps(interval)
+
+
+def _gaps(whole: Interval, parts: Sequence[Interval]) -> Iterator[Interval]:
+    """The time of ``whole`` between ``parts``, which are in order of time and apart; no parts stand for all of it."""
+    if not parts:
+        return
+    ends = [whole.start_ms, *(part.end_ms for part in parts)]
+    starts = [*(part.start_ms for part in parts), whole.end_ms]
+    yield from (Interval(end, start) for end, start in zip(ends, starts, strict=True) if end < start)
+
+
+def _joined(parts: Iterable[Interval]) -> list[Interval]:
+    """The same time in as few intervals as there can be, in order of time."""
+    joined: list[Interval] = []
+    for part in sorted(parts):
+        if joined and part.start_ms <= joined[-1].end_ms:
+            part = Interval(joined[-1].start_ms, max(joined.pop().end_ms, part.end_ms))
+        joined.append(part)
+    return joined
 
 
 def _by_place(segment: Segment) -> tuple[int, int, str]:

@@ -344,8 +344,8 @@ class SnapshotReader:
         return _fallen_back(lineage, shards, interval), names
 
     def states(self, start: int | None = None, end: int | None = None) -> list[SegmentStatus]:
-        """The state of each registered segment of ``[start, end)``, in order of time. For people: a picture, not a
-        snapshot."""
+        """The state of each registered segment whose time chunk overlaps ``[start, end)``, in order of time. For
+        people: a picture, not a snapshot."""
         interval = _interval(start, end)
         stored = self.records.read()
         view = _present(stored)
@@ -358,7 +358,8 @@ class SnapshotReader:
             if settled or shard.name.entry_id in running:
                 states = visible.states(shard) if settled else [SegmentState.STANDBY] * len(shard.records)
                 segments = self._snapshot(stored, ALL_TIME, ((shard, shard.records),), visible.cuts).segments
-                found += map(SegmentStatus, segments, states)
+                both = zip(segments, states, strict=True)
+                found += [SegmentStatus(one, state) for one, state in both if one.interval.overlaps(interval)]
         return found
 
     def staged(self, shards: Sequence[Shard]) -> Snapshot:

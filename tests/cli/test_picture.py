@@ -223,7 +223,6 @@ def test_hatching_is_the_rest_of_the_time_chunk(
     assert tuple(line.hidden()) == in_hours(*hidden)
 
 
-@pytest.mark.xfail(strict=True, reason="TimelineLine.hidden takes the parts of all segments for those of one")
 def test_hatching_covers_what_is_hidden_of_any_segment() -> None:
     """Hatch what an older overwrite hides of the older segment, and what a newer one hides of both."""
     older, newer = in_hours((2, 6)), in_hours((0, 12))

@@ -75,7 +75,6 @@ def test_a_table_with_segment_locking_shows_versions_and_ids(segments: CommandLi
     assert not line["visible_in"]
 
 
-@pytest.mark.xfail(strict=True, reason="SnapshotReader.states goes through whole shards, whatever chunks they keep")
 def test_a_range_shows_the_time_chunks_that_share_time_with_it(segments: CommandLine) -> None:
     """Leave out the days beside it, also where the registry keeps all of them in one record."""
     segments.make_table(kind="APPEND", **DAILY)
