@@ -6,7 +6,7 @@ import importlib
 import json
 import subprocess
 import sys
-from importlib import metadata, resources
+from importlib import resources
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -106,15 +106,6 @@ print("RESULT", early, late, sorted(bag.dags))
     assert result == f"RESULT [] [] {dags}"
 
 
-def _installed() -> bool:
-    try:
-        metadata.distribution("airflow-provider-segments")
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not _installed(), reason="the package is not installed, so Airflow cannot find it")
 def test_airflow_finds_the_provider_and_its_connection_form(airflow_db: None) -> None:
     from airflow.providers_manager import ProvidersManager
 

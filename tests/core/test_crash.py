@@ -7,6 +7,7 @@ call again, or a clean-up, brings everything to where one uninterrupted run woul
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -40,7 +41,7 @@ from tests.support.tables import (
 MOST_WRITES = 60
 
 
-class Case:
+class Case(ABC):
     """A table of its own, a step on it, and what must be true after the step was killed and after it was run again."""
 
     kind = "APPEND"
@@ -60,9 +61,9 @@ class Case:
     def prepare(self) -> None:
         """Bring the table to where the step begins."""
 
+    @abstractmethod
     def act(self, table: Table) -> None:
         """The step, as its task runs it; the same for every attempt."""
-        raise NotImplementedError
 
     def after(self) -> set[str]:
         """What readers see once it is done."""

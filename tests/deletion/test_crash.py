@@ -34,6 +34,7 @@ import ast
 import os
 import pickle
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +74,7 @@ class DyingStore(FaultyStore):
         return outcome
 
 
-class Case:
+class Case(ABC):
     """A table of its own, work on it, and what must be true in the end. A foreign object and a message about it are
     always there."""
 
@@ -96,9 +97,9 @@ class Case:
     def prepare(self) -> None:
         """Bring everything to where the work begins."""
 
+    @abstractmethod
     def act(self, world: World) -> None:
         """The work, as its task does it; the same for every attempt."""
-        raise NotImplementedError
 
     def storage(self, inner: ObjectStore) -> ObjectStore:
         """The store that the work sees."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -495,7 +496,7 @@ def cut(rows: Sequence[Row], parts: Sequence[Interval]) -> list[Row]:
 
 
 @dataclass
-class Job:
+class Job(ABC):
     """A push, step by step. ``locked`` is the time of its EXCLUSIVE lock."""
 
     lab: Lab
@@ -508,9 +509,9 @@ class Job:
     locks: list[HeldLock] = field(default_factory=list)
     stagers: tuple[str, ...] = ()
 
+    @abstractmethod
     def steps(self) -> Sequence[Callable[[Table], None]]:
         """What it does, in order."""
-        raise NotImplementedError
 
     def kinds(self) -> Iterable[str]:
         """What kinds of push it is, for counting them."""
@@ -531,8 +532,9 @@ class Job:
         elif self.lab.chance.random() < 0.3:
             self.at = 0
 
+    @abstractmethod
     def start(self, table: Table) -> None:
-        raise NotImplementedError
+        """Its first step."""
 
     def stage(self, table: Table) -> None:
         """Write what :meth:`rows` says, and register it. Two builds share the work, or one does all of it."""
@@ -564,9 +566,9 @@ class Job:
             record = SegmentRecord(name, name, len(rows), len(OBJECT), 0, min(times), max(times))
             yield StagedSegment(chunk, record)
 
+    @abstractmethod
     def rows(self) -> Sequence[tuple[str, Sequence[Row]]]:
         """Time chunks, and rows of each."""
-        raise NotImplementedError
 
     def new_rows(self, chunks: Sequence[str]) -> list[tuple[str, list[Row]]]:
         """A few rows at random times of each chunk."""

@@ -238,7 +238,7 @@ class Offloader:
         try:
             damaged = self._copy(claimed.record)
             recorded = self._retried(lambda: self._record(claimed, damaged))
-        except Exception:
+        except BaseException:  # a task that Airflow stops, too
             self.session.commit_many([[Delete(claimed.claim, 0)]])
             raise
         report.offloaded += len(recorded)
