@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +18,11 @@ _CLUSTERS = itertools.count(1)
 
 
 def pytest_configure() -> None:
-    """Spark's gateway says goodbye when the process ends, to a stream that is closed by then."""
+    """Spark's gateway says goodbye when the process ends, to a stream that is closed by then. A shell that runs the
+    tests in the background has them ignore SIGINT, and so their children, to which tests send it."""
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -304,9 +304,14 @@ def test_embedded_zookeeper_has_a_folder_of_its_own_and_says_which_port_is_taken
         assert "--port" in refused.stderr
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as server:
         assert server.stdout is not None
-        assert f"data in {tmp_path}/segments/zookeeper;" in server.stdout.readline()
+        said = server.stdout.readline()
         server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=20) == 0
+        try:
+            code = server.wait(timeout=120)
+        finally:
+            server.kill()
+    assert f"data in {tmp_path}/segments/zookeeper;" in said
+    assert code == 0
 
 
 def test_texts_name_flags_that_exist() -> None:
