@@ -246,12 +246,15 @@ def test_an_identity_is_bounded_and_printable(store: SegmentStore, bad: str) -> 
             door(identity=bad)
 
 
-def test_an_argument_that_is_not_utf8_is_an_error_and_no_traceback(zk_hosts: str, tmp_path: Path) -> None:
+def test_an_argument_that_is_not_utf8_is_an_error_and_no_traceback(
+    store: SegmentStore, zk_hosts: str, tmp_path: Path
+) -> None:
     """The bytes reach Python as lone surrogates."""
+    make_table(store)
     done = subprocess.run(
         [
             *(sys.executable, "-m", "airflow_provider_segments.cli.main", "lineage", b"t\xff"),
-            *("--zookeeper", zk_hosts, "--cluster", "c", "--storage", str(tmp_path)),
+            *("--zookeeper", zk_hosts, "--cluster", store.paths.cluster, "--storage", str(tmp_path)),
         ],
         capture_output=True,
         check=False,

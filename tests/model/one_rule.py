@@ -436,6 +436,8 @@ class Model:
         try:
             check_unrevert(self.lineage(state), str(number))
         except UnrevertRefusedError as refused:
+            if refused.rule == "nothing-to-bring-back":
+                return False
             guard = {
                 "brought-are-deleted": "bring back: not marked",
                 "built-since": "bring back: nothing was built since",

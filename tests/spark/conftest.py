@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_provider_segments.core.binding import StoreRole, check_store
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.spark.environment import spark_environment
@@ -47,12 +48,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def make_table(store: SegmentStore) -> MakeTable:
-    """Makes a table from a few words."""
+    """Makes a table from a few words, in a store that is bound already: a store that fails meets segments only."""
 
     def make(
         name: str = "events", *, time: str | None = "at", sort: Any = (), kind: str = "APPEND", **build: Any
     ) -> Table:
         store.apply_config(TableConfig.from_json(document(name, time=time, sort=sort, kind=kind, **build)))
+        check_store(store.cluster, StoreRole.PRIMARY, bind=True)
         return store.table(name)
 
     return make

@@ -133,7 +133,7 @@ def test_small_chunks_share_tasks(spark: SparkSession, make_table: MakeTable, ca
     table = make_table(timeFormat="EPOCH_MILLIS", segmentGranularity="HOUR")
     source = spark.range(3_000).select((F.col("id") % 300 * 3_600_000).alias("at"), F.col("id").cast("int").alias("x"))
     assert push(spark, table, source).segments == 300
-    assert "3000 rows in 300 time chunks, 1 tasks" in caplog.text
+    assert "3,000 rows in 300 time chunks, 1 task\n" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet", "orc", "table", "sql"])

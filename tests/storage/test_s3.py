@@ -250,7 +250,7 @@ def test_a_path_is_taken_letter_by_letter(tmp_path: Path) -> None:
 @pytest.mark.parametrize("endpoint", ["nonsense", "ftp://host", "http://", "http://user:secret@host"])
 def test_an_endpoint_that_cannot_be_one_is_refused(endpoint: str) -> None:
     """Before anything is sent, and without repeating a password."""
-    with pytest.raises(InvalidConfigError, match="endpoint|credentials") as refused:
+    with pytest.raises(InvalidConfigError, match=r"endpoint|credentials") as refused:
         open_store("s3://tests", endpoint_url=endpoint, access_key="a", secret_key="b")
     assert "secret" not in str(refused.value)
 
