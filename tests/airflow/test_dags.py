@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_provider_segments.assets.segments import segments_asset
 from airflow_provider_segments.core.table import SegmentStore
-from tests.airflow.helpers import REPOSITORY, RunDag, states
+from tests.airflow.helpers import REPOSITORY, RunDag, make_table, states
 
 
 def dags() -> dict[str, DAG]:
@@ -98,8 +98,9 @@ def asset_changes(table_name: str) -> list[str]:
 
 
 def test_rollback_of_an_unknown_table_fails_in_the_protocols_words(
-    run_dag: RunDag, capfd: pytest.CaptureFixture[str], table_name: str
+    run_dag: RunDag, store: SegmentStore, capfd: pytest.CaptureFixture[str], table_name: str
 ) -> None:
+    make_table(store, "other")
     run = run_dag(dags()["segments_rollback"], {"table": table_name})
     assert run.state == "failed"
     said = "".join(capfd.readouterr())

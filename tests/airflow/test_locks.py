@@ -655,7 +655,9 @@ def test_push_under_a_lock_brings_its_version_and_overwrites_if_the_lock_is_excl
         assert run.state == "success", states(run)
     table = store.table(table_name)
     in_order = sorted(table.segment_states(), key=lambda one: one.segment.version)
-    assert [one.segment.version for one in in_order] == versions
+    drawn = list(zip(versions, [one.segment.version for one in in_order], strict=True))
+    assert sorted(drawn) == drawn and all(lock <= version for lock, version in drawn), "drawn under the lock"
+    assert drawn[0][1] < drawn[1][0]
     assert [one.state is SegmentState.VISIBLE for one in in_order] == [visible == 2, True]
     assert (len(table.snapshot()), table.snapshot().rows) == (visible, visible)
     assert not table.locks.locks()

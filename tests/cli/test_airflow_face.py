@@ -57,7 +57,7 @@ def test_airflow_runs_the_same_commands_on_its_connection(segments: CommandLine)
         "segments --help",
         "segments lineage t --json --conn-id here",
         "segments config show t --conn-id here",
-        "segments revert t latest --dry-run --conn-id here",
+        "segments revert t latest --dry-run --allow-empty --conn-id here",
         "segments end t 0000 --conn-id here",
         "segments retention --conn-id here",
         "segments tables --conn-id nowhere",
