@@ -103,6 +103,14 @@ def version(text: str) -> int:
     return int(text[:20])
 
 
+def comparison_value(text: str) -> int:
+    """Argument type: a value of a comparison column, as a number of 64 bits."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and abs(int(text)) < 2**63):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 64 bits")
+    return int(text)
+
+
 def port(text: str) -> int:
     """Argument type: a TCP port."""
     if not 0 < (found := whole(text)) < 65_536:
@@ -378,7 +386,7 @@ COMMANDS: tuple[Command | Group, ...] = (
         "log",
         "Show who started, ended, reverted or dropped what, and when",
         "access:log",
-        (_TABLE, _argument("--limit", metavar="N", type=int, default=50, help="the newest N events (default: 50)")),
+        (_TABLE, _argument("--limit", metavar="N", type=whole, default=50, help="the newest N events (default: 50)")),
     ),
     Command(
         "leases",
@@ -425,6 +433,20 @@ COMMANDS: tuple[Command | Group, ...] = (
                 (
                     _TABLE,
                     _argument("--to", metavar="VERSION", type=version, required=True, help="the version to show again"),
+                ),
+            ),
+            Command(
+                "cutoff",
+                "Take no events any more that are older, so that compactions may forget delete records",
+                "upsert:upsert_cutoff",
+                (
+                    _TABLE,
+                    _argument(
+                        "value",
+                        metavar="VALUE",
+                        type=comparison_value,
+                        help="of the comparison column: a number; of a time, microseconds since 1970; of a date, days",
+                    ),
                 ),
             ),
             Command(

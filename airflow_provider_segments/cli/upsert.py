@@ -81,6 +81,19 @@ def upsert_rollback(call: Call) -> None:
         call.out.line(f"{count(len(done.waiting), 'push', 'pushes')} will be resolved again")
 
 
+def upsert_cutoff(call: Call) -> None:
+    """``segments upsert cutoff TABLE VALUE``"""
+    from airflow_provider_segments.upsert.floor import raise_cutoff
+
+    table = call.store.table(call.args.table)
+    table.config()
+    cutoff = raise_cutoff(table.context, call.args.value).cutoff
+    if call.out.as_json:
+        call.out.document({"table": table.name, "cutoff": cutoff})
+    else:
+        call.out.line(f"table {table.name} takes no events below {cutoff} any more; a cutoff never falls")
+
+
 def upsert_compact(call: Call) -> None:
     """``segments upsert compact TABLE [--floor VERSION]``"""
     from airflow_provider_segments.upsert.compaction import UpsertCompactor

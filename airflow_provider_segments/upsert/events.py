@@ -1,4 +1,4 @@
-"""Ingestion upsert events and segment update events (Pinot's words), as columns."""
+"""Ingestion upsert events (Pinot's word), as columns."""
 
 from __future__ import annotations
 
@@ -99,13 +99,3 @@ class IngestionUpsertEvents:
     def column_types() -> dict[str, type]:
         """The type of each column."""
         return dict(_TYPES)
-
-
-class SegmentUpdateEvent(NamedTuple):
-    """What becomes of one row of a segment: ``kind`` is :data:`DELETE` or :data:`LOSER`, ``version`` when. The insert
-    of a row needs no event: a segment's rows begin with the version of its entry."""
-
-    segment: str
-    row: int
-    kind: int
-    version: int | None

@@ -45,9 +45,11 @@ from airflow_provider_segments.exceptions import (
 )
 from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION, events_of
 from airflow_provider_segments.upsert.events import DELETE, LOSER, Column, IngestionUpsertEvents
-from airflow_provider_segments.upsert.key_store import SortedRuns, default_root
+from airflow_provider_segments.upsert.key_store import KeyStore, default_root
 from airflow_provider_segments.upsert.keys import key_partitions
+from airflow_provider_segments.upsert.partial import AT, WINNER, Chains, chains, merged
 from airflow_provider_segments.upsert.partitions import KeyPartitions, segment_events
+from airflow_provider_segments.upsert.reading import read_segment
 from airflow_provider_segments.upsert.rejects import SortedOut, sort_out
 from airflow_provider_segments.upsert.resolve import Resolution, resolve
 from airflow_provider_segments.upsert.validity import log_of
@@ -91,15 +93,22 @@ class _Done(NamedTuple):
 
 @dataclass(slots=True)
 class _Resolved:
-    """One key partition of a batch: its events, and what becomes of them."""
+    """One key partition of a batch: its events, and what becomes of them. ``rows`` are the contents of those winners
+    that are not written yet, where they were merged with other rows."""
 
     partition: int
     head: Head
-    store: SortedRuns
+    store: KeyStore
     events: IngestionUpsertEvents
     names: list[str]
     holders: IngestionUpsertEvents
     found: Resolution
+    rows: pyarrow.Table | None = None
+
+    @property
+    def unwritten(self) -> int:
+        """The segment number of the batch's own rows, which are not written yet."""
+        return len(self.store.segments)
 
 
 @dataclass(slots=True)
@@ -125,11 +134,6 @@ class UpsertIngestor:
         if self.config.upsert is None:
             require_record(self.table.lineage())  # says what is missing
             raise UpsertRefusedError("no-upsert-config", "its config has lost upsertConfig", table=self.table.name)
-        if self.config.upsert.is_partial:
-            hint = "Make it with mode FULL, and send whole rows."
-            raise UpsertRefusedError(
-                "upsert-partial", "partial updates are not built", table=self.table.name, hint=hint
-            )
         root = (self.cache or default_root()) / self.name
         self.partitions = KeyPartitions(self.table, self.config.upsert, root)
 
@@ -234,7 +238,7 @@ class _Batch:
         """Resolve, write, stage and end; ``None`` when a key partition has moved on before that."""
         bulk = self._bulk_events()
         resolved = self._resolve(bulk)
-        if resolved is None:
+        if resolved is None or not self._merge(resolved):
             return None
         counts = tuple(
             sum(len(getattr(part.found, name)) for part in resolved)
@@ -275,11 +279,55 @@ class _Batch:
             found.append(_Resolved(partition, head, store, events, names, holders, resolve(events, holders)))
         return found
 
+    def _merge(self, resolved: list[_Resolved]) -> bool:
+        """With partial updates, merge new rows with those that they take the place of. Returns False when such a row is
+        no longer where the key store has it: the key partition has moved on."""
+        if not self.ingestor.upsert.is_partial or self.rows is None:
+            return True
+        with self.table.snapshot() as taken:
+            sources = [(taken, one) for one in taken.segments]
+            if self.bulks:
+                waiting = self.table.held_back()
+                sources += [(waiting, one) for one in waiting.segments]
+            found = {segment.name: (source, segment) for source, segment in sources}
+            for part in resolved:
+                of_winners = self._chains(part)
+                needed = {part.names[number] for number in numpy.unique(of_winners.segment)} - {""}
+                if not needed <= found.keys():
+                    return False
+                whole = {name: read_segment(*found[name], None) for name in needed}
+                part.rows = self._merged(part, of_winners, whole)
+        return True
+
+    def _chains(self, part: _Resolved) -> Chains:
+        """What the batch's own winners of a key partition are merged from."""
+        assert self.rows is not None
+        own = part.events.segment == part.unwritten
+        is_whole = ~own
+        if (deletes := self.ingestor.upsert.deletes) is not None:
+            deleted = self.rows.column(deletes).fill_null(False).to_numpy()
+            is_whole[own] = deleted[part.events.row[own]]
+        winners = part.found.winners
+        return chains(part.events, part.holders, winners[own[winners]], is_whole)
+
+    def _merged(self, part: _Resolved, of_winners: Chains, whole: Mapping[str, pyarrow.Table]) -> pyarrow.Table | None:
+        assert self.rows is not None
+        if not len(of_winners.row):
+            return None
+        pieces: list[pyarrow.Table] = []
+        for number in numpy.unique(of_winners.segment):
+            here = numpy.flatnonzero(of_winners.segment == number)
+            rows = self.rows if number == part.unwritten else whole[part.names[number]]
+            taken = rows.take(pyarrow.array(of_winners.row[here]))
+            taken = taken.append_column(WINNER, pyarrow.array(of_winners.winner[here]))
+            pieces.append(taken.append_column(AT, pyarrow.array(here)))
+        return merged(pyarrow.concat_tables(pieces, promote_options="permissive"), self.ingestor.upsert)
+
     def _write(self, writer: SegmentWriter, resolved: list[_Resolved]) -> list[StagedSegment]:
         staged: list[StagedSegment] = []
         log = [(numpy.full(len(rows), name, object), rows, LOSER) for name, rows in self.expired]
         for part in resolved:
-            unwritten = len(part.store.segments)
+            unwritten = part.unwritten
             names = numpy.array(part.names, object)
             winners = part.events.take(part.found.winners)
             losers = part.events.take(part.found.losers)
@@ -306,7 +354,7 @@ class _Batch:
         log: list[tuple[Column, Column, int]],
     ) -> tuple[IngestionUpsertEvents, list[StagedSegment]]:
         """Write the batch's own rows of a key partition; returns the winners where they are now."""
-        unwritten, mark_late = len(part.store.segments), self.ingestor.upsert.out_of_order
+        unwritten, mark_late = part.unwritten, self.ingestor.upsert.out_of_order
         own = winners.segment == unwritten
         numbers = winners.row[own]
         if mark_late is not None:
@@ -315,6 +363,8 @@ class _Batch:
             return winners, []
         assert self.rows is not None
         rows = self.rows.take(pyarrow.array(numbers))
+        if part.rows is not None:
+            rows = pyarrow.concat_tables([part.rows, rows.slice(part.rows.num_rows)], promote_options="default")
         if mark_late is not None:
             is_late = pyarrow.array(numpy.arange(len(numbers)) >= int(own.sum()))
             rows = _with_column(rows, mark_late, is_late)

@@ -16,7 +16,7 @@ from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.core.upsert.record import Head, require_record
 from airflow_provider_segments.upsert.columns import SOURCE_COLUMNS, BulkPlace, event_columns, events_of
 from airflow_provider_segments.upsert.events import IngestionUpsertEvents
-from airflow_provider_segments.upsert.key_store import SortedRuns, cache_folder
+from airflow_provider_segments.upsert.key_store import KeyStore, SortedRuns, cache_folder
 from airflow_provider_segments.upsert.keys import key_partitions
 from airflow_provider_segments.upsert.reading import read_ends, read_segment, require_mark
 from airflow_provider_segments.upsert.validity import NO_ENDS, RowEnds
@@ -24,15 +24,14 @@ from airflow_provider_segments.upsert.validity import NO_ENDS, RowEnds
 
 @dataclass(slots=True)
 class KeyPartitions:
-    """The key stores of a table below ``root``, which no other process uses. ``rebuilt`` counts rebuilds."""
+    """The key stores of a table below ``root``, which no other process uses."""
 
     table: Table
     config: UpsertConfig
     root: Path
-    rebuilt: int = 0
     _stores: dict[int, SortedRuns] = field(default_factory=dict)
 
-    def at(self, partition: int, head: Head) -> SortedRuns | None:
+    def at(self, partition: int, head: Head) -> KeyStore | None:
         """The key store of a key partition in the state of ``head``; ``None`` when the partition has moved on from
         there, so that a publish under that head would be refused."""
         store = self._stores.setdefault(partition, SortedRuns(cache_folder(self.root, self.table.name, partition)))
@@ -42,7 +41,7 @@ class KeyPartitions:
         """The key stores that were used so far."""
         return iter(self._stores.items())
 
-    def _rebuild(self, store: SortedRuns, partition: int, head: Head) -> bool:
+    def _rebuild(self, store: KeyStore, partition: int, head: Head) -> bool:
         if head == Head():
             store.rebuild(head, IngestionUpsertEvents.of(), ())
             return True
@@ -52,7 +51,6 @@ class KeyPartitions:
                 return False
             names, rows = newest_rows(taken, partition, self.config)
         store.rebuild(head, rows, names)
-        self.rebuilt += 1
         return True
 
 

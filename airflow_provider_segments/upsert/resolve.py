@@ -29,9 +29,7 @@ def resolve(batch: IngestionUpsertEvents, holders: IngestionUpsertEvents) -> Res
     become visible: a batch is one version.
     """
     both = IngestionUpsertEvents.concat([holders, batch])
-    order = _order(both)
-    same_key = _equal_to_last(both, order, ("high", "low"))
-    replay = same_key & _equal_to_last(both, order, ORDER)
+    order, same_key, replay = replays_and_order(both)
     kept = order[~replay]
     newest = numpy.ones(len(kept), bool)
     newest[:-1] = ~same_key[~replay][1:]
@@ -42,6 +40,14 @@ def resolve(batch: IngestionUpsertEvents, holders: IngestionUpsertEvents) -> Res
         replays=numpy.sort(order[replay] - len(holders)),
         ended=numpy.sort(kept[~newest & ~from_batch]),
     )
+
+
+def replays_and_order(rows: IngestionUpsertEvents) -> tuple[Column, Column, Column]:
+    """Row numbers by key and then from the oldest to the newest, and of each in that order: whether it has the key of
+    the one before, and whether it is the one before, sent again."""
+    order = _order(rows)
+    same_key = _equal_to_last(rows, order, ("high", "low"))
+    return order, same_key, same_key & _equal_to_last(rows, order, ORDER)
 
 
 def _order(rows: IngestionUpsertEvents) -> Column:

@@ -44,6 +44,18 @@ def test_rollback_shows_an_earlier_version_again(segments: CommandLine, filled: 
     assert "taken back 2 to 3" in " ".join(segments.ok("upsert", "status", "t").out.split())
 
 
+def test_cutoff_keeps_older_events_out(segments: CommandLine, filled: SegmentStore, tmp_path: Path) -> None:
+    """It never falls, and a number that no column can hold is a usage error."""
+    assert "takes no events below 2 any more" in segments.ok("upsert", "cutoff", "t", "2").out
+    assert segments.json("upsert", "cutoff", "t", "1")["cutoff"] == 2
+    done = UpsertIngestor(filled.table("t"), cache=tmp_path / "c").ingest(to_arrow([Event(1, 0, 9, "z", "", False)]))
+    assert (done.expired, done.winners) == (1, 0)
+    assert segments.json("upsert", "status", "t")["cutoff"] == 2
+    for wrong in ("9" * 19, "1.5", "now"):
+        with pytest.raises(SystemExit):
+            segments("upsert", "cutoff", "t", wrong)
+
+
 def test_compact_drops_what_no_mark_shows(segments: CommandLine, filled: SegmentStore) -> None:
     assert "3 rows became 1 segment with 1" in segments.ok("upsert", "compact", "t", "--floor", "3").out
     assert [row["v"] for row in read_rows(filled.table("t")).to_pylist()] == ["v2"]

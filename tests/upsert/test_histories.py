@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,11 +76,13 @@ def _overtake(world: World) -> None:
     world.ingest(world.random.choice(["0", "1"]))
 
 
-def run_histories(store: SegmentStore, folder: Path, seeds: range, steps: int) -> tuple[int, Counter[str]]:
+def run_histories(
+    store: SegmentStore, folder: Path, seeds: range, steps: int, **config: Any
+) -> tuple[int, Counter[str]]:
     """Returns how many checks were made, and steps by kind."""
     checks, made = 0, Counter[str]()
     for seed in seeds:
-        world = World(store, folder / str(seed), random.Random(seed))
+        world = World(store, folder / str(seed), random.Random(seed), config)
         try:
             run_history(world, steps)
         except BaseException as error:
@@ -97,6 +100,14 @@ def test_every_mark_shows_what_it_must_after_every_step(store: SegmentStore, tmp
     checks, made = run_histories(store, tmp_path, range(6), 30)
     assert checks > 500
     assert not [name for name in (*STEPS, "killed", "overtaken") if not made[name]]
+
+
+def test_every_mark_of_a_partial_table_shows_what_it_must(store: SegmentStore, tmp_path: Path) -> None:
+    """Merged so that the new row stands, a partial table is like any other."""
+    config = {"mode": "PARTIAL", "defaultPartialUpsertStrategy": "FORCE_OVERWRITE"}
+    checks, made = run_histories(store, tmp_path, range(6, 9), 30, **config)
+    assert checks > 200
+    assert made["killed"] and made["overtaken"] and made["bulk"]
 
 
 @pytest.mark.slow

@@ -105,6 +105,17 @@ def to_arrow(events: Iterable[Event]) -> pyarrow.Table:
     )
 
 
+def stage_bulk(table: Table, entry_id: str, rows: pyarrow.Table) -> None:
+    """Stage ``rows`` as an ordinary push does, that knows nothing of upsert."""
+    ticket = table.open_stage(entry_id)
+    file = f"{entry_id}.{ticket.attempt}.parquet"
+    path = object_path(table, ticket.prefix + file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(rows, path)
+    record = SegmentRecord(f"bulk_{entry_id}", file, rows.num_rows, path.stat().st_size, 7)
+    table.stage(ticket, [StagedSegment("ALL", record)])
+
+
 def newest(events: Iterable[Event]) -> dict[str, str]:
     """What readers see of ``events``: of each key the value of the greatest, unless that is a delete record."""
     best: dict[str, Event] = {}
@@ -223,14 +234,7 @@ class World:
             for key in keys
         ]
         self.bulks[started.entry_id] = rows
-        ticket = self.work.open_stage(started.entry_id)
-        file = f"{started.entry_id}.{ticket.attempt}.parquet"
-        path = object_path(self.work, ticket.prefix + file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pyarrow.parquet.write_table(to_arrow(rows).drop_columns(["$partition", "$offset"]), path)
-        size = path.stat().st_size
-        record = SegmentRecord(f"bulk_{started.entry_id}", file, len(rows), size, 7)
-        self.work.stage(ticket, [StagedSegment("ALL", record)])
+        stage_bulk(self.work, started.entry_id, to_arrow(rows).drop_columns(["$partition", "$offset"]))
         self.work.end(started.entry_id)
 
     def revert_bulk(self) -> None:
