@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TypeVar
 
 from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
@@ -18,6 +19,7 @@ from airflow_provider_segments.core.zookeeper.retry import Retry
 from airflow_provider_segments.exceptions import ClusterNotFoundError, MetadataUnavailableError
 
 _T = TypeVar("_T")
+_LIKE = 10  # clusters that a message names
 
 
 def local_user() -> str:
@@ -54,10 +56,11 @@ class Cluster:
         mistake must not look like a cluster that is well and has nothing to do."""
         if self.session.get(self.paths.root) is not None:
             return
-        known = [name for name in self.session.children("/") if self._is_cluster(name)]
+        like = get_close_matches(self.paths.cluster, self.session.children("/"), n=_LIKE, cutoff=0.0)
+        known = [name for name in like if self._is_cluster(name)]
         raise ClusterNotFoundError(
             f"cluster {self.paths.cluster!r} was never made at {self.session.settings.hosts}: check the name, or make "
-            f"it by applying a table config. Clusters there: {', '.join(known[:10]) or 'none'}"
+            f"it by applying a table config. Clusters like it: {', '.join(known) or 'none'}"
         )
 
     def _is_cluster(self, name: str) -> bool:

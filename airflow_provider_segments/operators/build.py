@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_segments.core.model.variables import INPUT_OPTIONS_VARIABLE, INPUT_VARIABLE
 from airflow_provider_segments.operators.base import truth
-from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options, secret_values
+from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options, given_options, secret_values
 from airflow_provider_segments.operators.locks import given_locks, renewed
 from airflow_provider_segments.text import for_message
 
@@ -125,7 +125,7 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         source = Source(
             path=self.input,
             format=self.input_format,
-            options=_options(self.input_options),
+            options=given_options(self.input_options),
             storage_options=settings.storage_options if settings.storage_uri.startswith("s3") else None,
             nanoseconds_as_numbers=str((self.conf or {}).get(_NANOSECONDS, "")).lower() == "true",
         )
@@ -141,22 +141,15 @@ class BuildSegmentsOperator(SegmentsJobOperator):
 
     def job_variables(self) -> dict[str, str]:
         """The input and its options: a query, an address or an option may hold a password."""
-        options = json.dumps(_options(self.input_options))
+        options = json.dumps(given_options(self.input_options))
         return {**super().job_variables(), INPUT_VARIABLE: self.input, INPUT_OPTIONS_VARIABLE: options}
 
     def secrets(self) -> list[str]:
         """Values among the arguments that must not be shown."""
-        return [*super().secrets(), *secret_values(_options(self.input_options))]
+        return [*super().secrets(), *secret_values(given_options(self.input_options))]
 
     def _stop_job(self, why: Exception) -> None:
         """Called by the thread that renews. A job that is not running yet finds out when it stages."""
         if self._hook is not None:
             self.log.error("The job is ended: %s", why)
             self.on_kill()
-
-
-def _options(given: Mapping[str, str] | str | None) -> dict[str, str]:
-    options = json.loads(given or "{}") if isinstance(given, str) else dict(given or {})
-    if not isinstance(options, dict):
-        raise ValueError("input_options must be a JSON object")
-    return {str(key): str(value) for key, value in options.items()}

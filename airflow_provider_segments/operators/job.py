@@ -165,6 +165,14 @@ def as_options(arguments: Mapping[str, str | None]) -> list[str]:
     return [part for name, value in arguments.items() if value is not None for part in (name, value)]
 
 
+def given_options(given: Mapping[str, str] | str | None) -> dict[str, str]:
+    """Options of a data source, given as an object or as JSON text. Raises :class:`ValueError`."""
+    options = json.loads(given or "{}") if isinstance(given, str) else dict(given or {})
+    if not isinstance(options, dict):
+        raise ValueError("input_options must be a JSON object")
+    return {str(key): str(value) for key, value in options.items()}
+
+
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Have child processes inherit ``variables`` for a while. A task runs in a process of its own."""

@@ -7,16 +7,21 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from pyspark.sql import SparkSession
 
 from airflow_provider_segments.core.environment import connect
-from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER, SPARK_CONF_VARIABLE
+from airflow_provider_segments.core.model.variables import (
+    DEFAULT_CLUSTER,
+    INPUT_OPTIONS_VARIABLE,
+    INPUT_VARIABLE,
+    SPARK_CONF_VARIABLE,
+)
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import InvalidConfigError, SegmentsError
-from airflow_provider_segments.text import cut, for_message
+from airflow_provider_segments.text import cut, for_message, is_secret_name, mask
 
 CREDENTIALS = (
     "Credentials are read from environment variables only: SEGMENTS_S3_ACCESS_KEY, SEGMENTS_S3_SECRET_KEY, "
@@ -25,6 +30,7 @@ CREDENTIALS = (
     "from SEGMENTS_SPARK_CONF, a JSON object: every user of a machine can read its command lines."
 )
 _LOG = logging.getLogger("airflow_provider_segments.spark")
+_SEEN = "every user of this machine can read on a command line"
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,6 +48,51 @@ def parser(prog: str, description: str) -> Parser:
     made.add_argument("--storage-uri", required=True, help="file:///folder or s3://bucket/prefix")
     made.add_argument("--table", required=True)
     return made
+
+
+def add_input(parser: Parser, *, source: str, formats: str) -> None:
+    """Have ``parser`` take an input: what it is (``source``), its format and its options."""
+    parser.add_argument("--input", help=f"{source} (or {INPUT_VARIABLE})")
+    parser.add_argument("--format", default="parquet", help=formats)
+    parser.add_argument(
+        "--option",
+        action=_Option,
+        dest="options",
+        default={},
+        metavar="KEY=VALUE",
+        help=f"an option of the source; those that hold secrets belong into {INPUT_OPTIONS_VARIABLE}, a JSON object",
+    )
+
+
+def parse_with_input(
+    parser: Parser, argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ
+) -> argparse.Namespace:
+    """The arguments, with the input and its options out of the environment where they are there. Exits with code 2 for
+    a secret among the arguments: it has been seen already, and the next one must not be."""
+    arguments = parser.parse_args(argv)
+    if arguments.input is not None and mask(arguments.input) != arguments.input:
+        parser.error(f"--input holds a secret, which {_SEEN}; put it into {INPUT_VARIABLE}")
+    for key, value in arguments.options.items():
+        if is_secret_name(key) or mask(value) != value:
+            parser.error(f"--option {key} holds a secret, which {_SEEN}; put it into {INPUT_OPTIONS_VARIABLE}")
+    arguments.input = environ.get(INPUT_VARIABLE) or arguments.input
+    if not arguments.input:
+        parser.error(f"no input: give --input, or set {INPUT_VARIABLE}")
+    try:
+        arguments.options = {**arguments.options, **json_variable(INPUT_OPTIONS_VARIABLE, environ)}
+    except InvalidConfigError as error:
+        parser.error(str(error))
+    return arguments
+
+
+class _Option(argparse.Action):
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, flag: Any = None
+    ) -> None:
+        key, equals, text = str(value).partition("=")
+        if not equals or not key:
+            parser.error(f"{flag} {key[:40]!r} is not KEY=VALUE")
+        namespace.options = {**namespace.options, key: text}
 
 
 def json_variable(name: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
@@ -32,7 +31,6 @@ from pyspark.sql.types import AtomicType, LongType, StructType
 from airflow_provider_segments.core.compaction.settings import CompactionSettings
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.segment import StagedSegment
-from airflow_provider_segments.core.model.variables import INPUT_OPTIONS_VARIABLE, INPUT_VARIABLE
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import Table
@@ -42,11 +40,10 @@ from airflow_provider_segments.spark.progress import logged_progress
 from airflow_provider_segments.spark.sources import check_columns, is_cheap
 from airflow_provider_segments.spark.times import chunk_start, quoted, time_ms
 from airflow_provider_segments.spark.writing import WriteJob, decode, task
-from airflow_provider_segments.text import count, is_secret_name, mask
+from airflow_provider_segments.text import count
 
 _LOG = logging.getLogger(__name__)
 _TIME, _PARTITION = "__segments_time_ms", "__segments_partition"
-_SEEN = "every user of this machine can read on a command line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,23 +300,16 @@ def read_source(
         raise SourceDataError(f"input {source[:200]!r} ({kind}) cannot be read: {error.getMessage()}") from error
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> application.Parser:
     parser = application.parser(
         "build_segments.py", "Build segments of a table from any Spark source and stage them in a lineage entry."
     )
     parser.add_argument("--entry-id", required=True, help="the lineage entry to stage in")
     parser.add_argument("--stager", default="build", help="name of this build where an entry has several")
-    parser.add_argument("--input", help="comma-separated paths, a table name, or a query (or SEGMENTS_INPUT)")
-    parser.add_argument(
-        "--format", default="parquet", help="csv, json, parquet, orc, table, sql or another Spark source"
-    )
-    parser.add_argument(
-        "--option",
-        action=_Option,
-        dest="options",
-        default={},
-        metavar="KEY=VALUE",
-        help="an option of the source; those that hold secrets belong into SEGMENTS_INPUT_OPTIONS, a JSON object",
+    application.add_input(
+        parser,
+        source="comma-separated paths, a table name, or a query",
+        formats="csv, json, parquet, orc, table, sql or another Spark source",
     )
     parser.add_argument("--schema", help="schema of the source as SQL would have it: a INT, b STRING")
     parser.add_argument("--allow-empty", action="store_true", help="an input without rows is no error")
@@ -328,30 +318,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> argparse.Namespace:
-    """The arguments, with the input and its options out of the environment where they are there. Exits with code 2 for
-    a secret among the arguments: it has been seen already, and the next one must not be."""
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    if arguments.input is not None and mask(arguments.input) != arguments.input:
-        parser.error(f"--input holds a secret, which {_SEEN}; put it into {INPUT_VARIABLE}")
-    for key, value in arguments.options.items():
-        if is_secret_name(key) or mask(value) != value:
-            parser.error(f"--option {key} holds a secret, which {_SEEN}; put it into {INPUT_OPTIONS_VARIABLE}")
-    arguments.input = environ.get(INPUT_VARIABLE) or arguments.input
-    if not arguments.input:
-        parser.error(f"no input: give --input, or set {INPUT_VARIABLE}")
-    try:
-        arguments.options = {**arguments.options, **application.json_variable(INPUT_OPTIONS_VARIABLE, environ)}
-    except InvalidConfigError as error:
-        parser.error(str(error))
-    return arguments
-
-
-class _Option(argparse.Action):
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, flag: Any = None
-    ) -> None:
-        key, equals, text = str(value).partition("=")
-        if not equals or not key:
-            parser.error(f"{flag} {key[:40]!r} is not KEY=VALUE")
-        namespace.options = {**namespace.options, key: text}
+    """The arguments: see :func:`.application.parse_with_input`."""
+    return application.parse_with_input(_parser(), argv, environ)

@@ -86,8 +86,9 @@ def ingest_stream(
     return done
 
 
-def from_kafka(messages: DataFrame, schema: StructType) -> DataFrame:
-    """Events from messages of Spark's Kafka source whose values are JSON objects of ``schema``."""
+def from_kafka(messages: DataFrame, schema: StructType | str) -> DataFrame:
+    """Events from messages of Spark's Kafka source whose values are JSON objects of ``schema`` (or of what SQL calls
+    it). A value that is no such object becomes an event without a key, which is rejected or fails the run."""
     return messages.select(
         F.from_json(F.col("value").cast("string"), schema).alias("event"),
         F.col("partition").alias(PARTITION),
@@ -137,16 +138,13 @@ def _reject_to(spark: SparkSession, folder: str | None) -> Callable[[pyarrow.Tab
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The application for ``spark-submit``. Returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = application.parse_with_input(_parser(), argv)
 
     def work(spark: SparkSession, table: Table) -> int:
-        files = spark.readStream.format(arguments.format).schema(arguments.schema)
-        if arguments.max_files is not None:
-            files = files.option("maxFilesPerTrigger", arguments.max_files)
         ingest_stream(
             spark,
             table,
-            files.load(arguments.input),
+            read_stream(spark, arguments),
             checkpoint=arguments.checkpoint,
             name=arguments.name,
             cache=None if arguments.cache is None else Path(arguments.cache),
@@ -159,10 +157,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return application.run("segments-upsert", arguments, work)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = application.parser("upsert_segments.py", "Ingest events from files into an upsert table.")
-    parser.add_argument("--input", required=True, help="the folder that files of events arrive in")
-    parser.add_argument("--format", default="parquet", help="parquet, json, csv or another file source of Spark")
+def read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
+    """The stream of events that the application was told to ingest."""
+    reader = spark.readStream.format(arguments.format).options(**arguments.options)
+    if arguments.max_files is not None:
+        reader = reader.option("maxFilesPerTrigger", arguments.max_files)
+    if arguments.format == "kafka":
+        return from_kafka(reader.option("subscribe", arguments.input).load(), arguments.schema)
+    return reader.schema(arguments.schema).load(arguments.input)
+
+
+def _parser() -> application.Parser:
+    parser = application.parser("upsert_segments.py", "Ingest events from files or Kafka into an upsert table.")
+    application.add_input(
+        parser,
+        source="the folder that files of events arrive in, or for kafka the topics, joined by commas",
+        formats="parquet, json, csv or another file source of Spark, or kafka: messages that are JSON objects",
+    )
     parser.add_argument("--schema", required=True, help="as SQL would have it: id STRING, ..., `$partition` INT, ...")
     parser.add_argument("--checkpoint", required=True, help="Spark's folder for the stream")
     parser.add_argument("--name", default="ingest", help="tells ingestors of one table apart")

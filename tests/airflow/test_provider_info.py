@@ -101,7 +101,7 @@ print("RESULT", early, late, sorted(bag.dags))
     result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     dags = [
         "segments_append", "segments_compaction", "segments_consistent_push", "segments_ledger_deletion",
-        "segments_retention", "segments_rollback", "segments_unrevert",
+        "segments_retention", "segments_rollback", "segments_unrevert", "segments_upsert",
     ]  # fmt: skip
     assert result == f"RESULT [] [] {dags}"
 

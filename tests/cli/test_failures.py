@@ -163,7 +163,7 @@ def test_embedded_zookeeper_runs_in_the_foreground_until_it_is_stopped(segments:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline().startswith(f"ZooKeeper at 127.0.0.1:{port}, data in ")
-        assert "Clusters there: none" in segments("tables", "--zookeeper", f"127.0.0.1:{port}").err
+        assert "Clusters like it: none" in segments("tables", "--zookeeper", f"127.0.0.1:{port}").err
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=20) == 0
 

@@ -39,7 +39,8 @@ def segments(
 
 def test_a_cluster_that_was_never_made_is_an_error_that_names_those_that_were(store: SegmentStore) -> None:
     make_table(store)
-    with SegmentStore.connect(store.session.settings.hosts, "mistyped", store.storage.uri) as wrong:
+    mistyped = f"{store.paths.cluster}x"
+    with SegmentStore.connect(store.session.settings.hosts, mistyped, store.storage.uri) as wrong:
         for act in (
             wrong.tables,
             wrong.queue.backlog,
@@ -50,10 +51,10 @@ def test_a_cluster_that_was_never_made_is_an_error_that_names_those_that_were(st
         ):
             with pytest.raises(TableNotFoundError):
                 act()
-        with pytest.raises(ClusterNotFoundError, match="'mistyped' was never made") as caught:
+        with pytest.raises(ClusterNotFoundError, match=f"'{mistyped}' was never made") as caught:
             wrong.tables()
-        assert store.paths.cluster in str(caught.value)
-        assert wrong.session.get("/mistyped") is None, "looking has made nothing"
+        assert f"Clusters like it: {store.paths.cluster}," in f"{caught.value},"
+        assert wrong.session.get(f"/{mistyped}") is None, "looking has made nothing"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_a_year_of_flights(
         assert "source-secret" not in text, place
         assert "settings-secret" not in text, place
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert f"staged 13 segments, {FLIGHTS} rows" in done.stdout
+    assert f"staged 13 segments, {FLIGHTS:,} rows" in done.stdout
     assert len(table.snapshot()) == 0
     ended = table.end(entry)
     assert (ended.rows, len(ended.segments_to)) == (FLIGHTS, 13)
