@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.spark import application
-from airflow_provider_segments.upsert.columns import OFFSET, PARTITION
+from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION
 from airflow_provider_segments.upsert.ingest import IngestedBatch, UpsertIngestor
 from airflow_provider_segments.upsert.owner import LEASE_MS, own_key_partitions
 
@@ -86,14 +86,20 @@ def ingest_stream(
     return done
 
 
-def from_kafka(messages: DataFrame, schema: StructType | str) -> DataFrame:
+def from_kafka(messages: DataFrame, schema: StructType | str, *, topics: int = 1) -> DataFrame:
     """Events from messages of Spark's Kafka source whose values are JSON objects of ``schema`` (or of what SQL calls
-    it). A value that is no such object becomes an event without a key, which is rejected or fails the run."""
-    return messages.select(
+    it). A value that is no such object becomes an event without a key, which is rejected or fails the run.
+
+    Partitions are numbered in each topic anew: where there are several, an event's ``$region`` is its topic.
+    """
+    columns = [
         F.from_json(F.col("value").cast("string"), schema).alias("event"),
         F.col("partition").alias(PARTITION),
         F.col("offset").alias(OFFSET),
-    ).select("event.*", f"`{PARTITION}`", f"`{OFFSET}`")
+        *([F.col("topic").alias(REGION)] if topics > 1 else []),
+    ]
+    events = messages.select(*columns)
+    return events.select("event.*", *(f"`{name}`" for name in events.columns if name != "event"))
 
 
 def _run(
@@ -163,7 +169,8 @@ def read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame
     if arguments.max_files is not None:
         reader = reader.option("maxFilesPerTrigger", arguments.max_files)
     if arguments.format == "kafka":
-        return from_kafka(reader.option("subscribe", arguments.input).load(), arguments.schema)
+        topics = len(arguments.input.split(","))
+        return from_kafka(reader.option("subscribe", arguments.input).load(), arguments.schema, topics=topics)
     return reader.schema(arguments.schema).load(arguments.input)
 
 

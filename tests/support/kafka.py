@@ -1,0 +1,99 @@
+"""A real Kafka broker (KRaft, one node) for a test, in a folder of its own."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from airflow_provider_segments.dev.zookeeper import free_port
+
+REPOSITORY = Path(__file__).parents[2]
+JARS = REPOSITORY / ".kafka"
+_CONFIG = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+"""
+
+
+def spark_jars() -> list[str]:
+    """Spark's Kafka source, for ``--jars``."""
+    return [str(path) for path in sorted((JARS / "spark").glob("*.jar"))]
+
+
+class KafkaServer:
+    """One broker. Use it in a ``with``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port, self.controller = free_port(), free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def servers(self) -> str:
+        """What a client connects to."""
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        subprocess.run([str(REPOSITORY / "scripts" / "kafka-jars")], check=True)
+        config = self.folder / "server.properties"
+        config.write_text(_CONFIG.format(port=self.port, controller=self.controller, data=self.folder / "data"))
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self._tool("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config))
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def make_topic(self, topic: str, partitions: int) -> None:
+        """Make a topic; waits for the broker."""
+        until = time.monotonic() + 120
+        command = ["--bootstrap-server", self.servers, "--create", "--if-not-exists", "--topic", topic]
+        while True:
+            try:
+                self._tool("org.apache.kafka.tools.TopicCommand", *command, "--partitions", str(partitions))
+                return
+            except subprocess.CalledProcessError:
+                if time.monotonic() > until:
+                    raise
+
+    def send(self, topic: str, messages: Iterable[tuple[str, str]]) -> None:
+        """Send pairs of key and value; one key always goes to one partition."""
+        text = "".join(f"{key}|{value}\n" for key, value in messages)
+        properties = ["--reader-property", "parse.key=true", "--reader-property", "key.separator=|"]
+        command = ["--bootstrap-server", self.servers, "--topic", topic, *properties]
+        self._tool("org.apache.kafka.tools.ConsoleProducer", *command, text=text)
+
+    def _start(self) -> None:
+        with (self.folder / "kafka.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._java("kafka.Kafka"), str(self.folder / "server.properties")],
+                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def _tool(self, main: str, *arguments: str, text: str = "") -> None:
+        subprocess.run(
+            [*self._java(main), *arguments], cwd=self.folder, input=text, text=True, capture_output=True, check=True,
+            timeout=120,
+        )  # fmt: skip
+
+    def _java(self, main: str) -> list[str]:
+        return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/broker/*", main]
