@@ -81,12 +81,6 @@ def test_a_table_without_upsert_config_has_no_marks(store: SegmentStore) -> None
         UpsertIngestor(table)
 
 
-def test_partial_updates_are_refused_until_they_are_built(store: SegmentStore) -> None:
-    store.apply_config(TableConfig.from_json(document(mode="PARTIAL")))
-    with pytest.raises(UpsertRefusedError, match="upsert-partial"):
-        UpsertIngestor(store.table("t"))
-
-
 def test_an_ordinary_push_replaces_no_segments_of_an_upsert_table(store: SegmentStore, tmp_path: Any) -> None:
     store.apply_config(upsert_config())
     table = store.table("t")
