@@ -1,8 +1,9 @@
 """Push a year of flights, push a wrong export over it, roll it back, push again, and free what was replaced; then
-append to another table in small pieces and compact it: real Airflow, Spark, ZooKeeper, real data.
+append to another table in small pieces and compact it, and feed a stream of changes to an upsert table: real Airflow,
+Spark, ZooKeeper, real data.
 
-Run it with ``scripts/demo``. Every step is a task instance of a DAG run of ``airflow standalone``; the figures are read
-back from the table, not from what the tasks say.
+Run it with ``scripts/demo``. Every step but the last is a task instance of a DAG run of ``airflow standalone``; the
+figures are read back from the table, not from what the tasks say.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
-from demo import appends
+from demo import appends, statuses
 from demo.airflow import DemoFailedError, Standalone
 from demo.flights import WRONG_ROWS, write_flights, write_wrong_flights
 
@@ -64,6 +65,7 @@ def main() -> int:
             _free(airflow, store, began)
             _segments(store, "lineage", TABLE)
             _append_and_compact(airflow, store, flights, began)
+            _upsert(store, flights, began)
             if arguments.keep_ui:
                 _keep(airflow)
     except DemoFailedError as error:
@@ -233,6 +235,15 @@ def _append_and_compact(airflow: Standalone, store: SegmentStore, flights: Path,
     _segments(store, "timeline", appends.TABLE, "--svg", str(pictures / "timeline_after.svg"))
     _expect(after == (rows, miles), f"the compaction should show {rows} rows and {miles} miles, not {after}")
     _expect(visible < done, "the compaction should leave fewer segments")
+
+
+def _upsert(store: SegmentStore, flights: Path, began: float) -> None:
+    """Ingest the status changes of January into an upsert table, while readers count."""
+    _say(began, "Upsert: every change of status of the flights of January; two processes read meanwhile")
+    seen, ends, reads = statuses.run(store, flights, flights.parent / "upsert_cache")
+    _expect(dict(seen) == ends, f"the table shows {dict(seen)}, and should show {ends}")
+    print(f"   in {reads} reads meanwhile there was one row a flight, and none that had been there was gone")
+    _segments(store, "upsert", "status", statuses.TABLE)
 
 
 def _segments(store: SegmentStore, command: str, *arguments: str) -> None:

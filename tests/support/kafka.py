@@ -22,6 +22,7 @@ controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
@@ -78,7 +79,7 @@ class KafkaServer:
     def send(self, topic: str, messages: Iterable[tuple[str, str]]) -> None:
         """Send pairs of key and value; one key always goes to one partition."""
         text = "".join(f"{key}|{value}\n" for key, value in messages)
-        properties = ["--reader-property", "parse.key=true", "--reader-property", "key.separator=|"]
+        properties = ["--property", "parse.key=true", "--property", "key.separator=|"]
         command = ["--bootstrap-server", self.servers, "--topic", topic, *properties]
         self._tool("org.apache.kafka.tools.ConsoleProducer", *command, text=text)
 
