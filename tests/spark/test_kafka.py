@@ -123,7 +123,7 @@ def test_every_message_counts_once_whatever_is_killed(kafka: KafkaServer, store:
     positions = require_record(table.lineage()).positions
     assert sum(positions.values()) == 23_000 + 2, "all messages were read, and those that are no events"
     rejected = [line for path in (tmp_path / "rejected").rglob("*.json") for line in path.read_text().splitlines()]
-    assert len(rejected) >= 2 and all("k is null" in line for line in rejected)
+    assert len(rejected) >= 2 and all("is null" in line for line in rejected)
     print(f"{table.snapshot().mark} versions, {kills} kills, {len(positions)} partitions, {len(rejected)} rejected")
 
 
