@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -201,7 +202,72 @@ class EndReplaceSegmentsOperator(AnnouncingOperator):
         )
 
 
-class RevertReplaceSegmentsOperator(AnnouncingOperator):
+class _SwitchOperator(AnnouncingOperator):
+    """Base of the operators that switch a table between an entry's segments and those that it replaced."""
+
+    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "entry_id", "allow_empty", "preview")
+    change: ClassVar[str]
+    would: ClassVar[str]
+    has: ClassVar[str]
+
+    def __init__(
+        self, *, entry_id: str, allow_empty: bool | str = False, dry_run: bool | str = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.entry_id = entry_id
+        self.allow_empty = allow_empty
+        self.preview = dry_run  # BaseOperator has a method called dry_run
+
+    @abstractmethod
+    def resolve(self, table: Table) -> str:
+        """The id of the entry that is meant."""
+
+    @abstractmethod
+    def look(self, table: Table, entry_id: str) -> RevertedEntry | UnrevertedEntry:
+        """What the switch would do, or the refusal it would get."""
+
+    @abstractmethod
+    def switch(self, table: Table, entry_id: str, identity: str) -> RevertedEntry | UnrevertedEntry:
+        """Switch."""
+
+    def hint(self, entry_id: str) -> str:  # noqa: ARG002 - not every switch has one
+        """What to do next, for the log."""
+        return ""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Switch, or say what that would do."""
+        with self.open_table() as table:
+            if truth(self.preview, "dry_run"):
+                return self._preview(table)
+            return self._switch(context, table)
+
+    def _preview(self, table: Table) -> dict[str, Any]:
+        preview = self.look(table, self.resolve(table))
+        self.log.info(
+            "Dry run: would %s entry %s of table %s. Nothing was changed.", self.would, preview.entry_id, self.table
+        )
+        _log_change(self.log, preview)
+        return {"table": self.table, **_counts(preview), "dry_run": True}
+
+    def _switch(self, context: Context, table: Table) -> dict[str, Any]:
+        entry_id = decided_once(context, lambda: self.resolve(table))
+        done = self.switch(table, entry_id, task_identity(context, self.hook))
+        self.log.info(
+            "%s entry %s of table %s; the switch took %.1f ms.%s",
+            f"An earlier attempt {self.has}" if done.already else self.has.capitalize(),
+            done.entry_id,
+            self.table,
+            done.switch_ms,
+            self.hint(done.entry_id),
+        )
+        _log_change(self.log, done)
+        self.announce(context, change=self.change, entry_id=done.entry_id, segments=len(done.reappeared))
+        forget_decision(context)
+        result = {"table": self.table, **_counts(done), "dry_run": False}
+        return result | {"switch_ms": round(done.switch_ms, 3), "already": done.already}
+
+
+class RevertReplaceSegmentsOperator(_SwitchOperator):
     """Undo a replacement: what it replaced is visible again, its own segments are hidden.
 
     Returns what reappeared, what was hidden, and what readers of the table saw before and see now, and emits an event
@@ -217,76 +283,37 @@ class RevertReplaceSegmentsOperator(AnnouncingOperator):
     :param dry_run: Change nothing. (templated)
     """
 
-    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "entry_id", "force", "allow_empty", "preview")
+    template_fields: Sequence[str] = (*_SwitchOperator.template_fields, "force")
+    change, would, has = "revert", "revert", "reverted"
 
-    def __init__(
-        self,
-        *,
-        entry_id: str,
-        force: bool | str = False,
-        allow_empty: bool | str = False,
-        dry_run: bool | str = False,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, force: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.entry_id = entry_id
         self.force = force
-        self.allow_empty = allow_empty
-        self.preview = dry_run  # BaseOperator has a method called dry_run
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Revert the entry, or say what that would do."""
-        with self.open_table() as table:
-            if truth(self.preview, "dry_run"):
-                return self._preview(table)
-            return self._revert(context, table)
-
-    def _preview(self, table: Table) -> dict[str, Any]:
-        preview = table.preview_revert(
-            self._resolve(table),
-            force=truth(self.force, "force"),
-            allow_empty=truth(self.allow_empty, "allow_empty"),
-        )
-        self.log.info("Dry run: would revert entry %s of table %s. Nothing was changed.", preview.entry_id, self.table)
-        _log_change(self.log, preview)
-        return self._result(preview, dry_run=True)
-
-    def _revert(self, context: Context, table: Table) -> dict[str, Any]:
-        entry_id = decided_once(context, lambda: self._resolve(table))
-        reverted = table.revert(
-            entry_id,
-            force=truth(self.force, "force"),
-            allow_empty=truth(self.allow_empty, "allow_empty"),
-            identity=task_identity(context, self.hook),
-        )
-        self.log.info(
-            "%s entry %s of table %s; the switch took %.1f ms. To bring it back: segments unrevert %s %s",
-            "An earlier attempt reverted" if reverted.already else "Reverted",
-            reverted.entry_id,
-            self.table,
-            reverted.switch_ms,
-            self.table,
-            reverted.entry_id,
-        )
-        _log_change(self.log, reverted)
-        self.announce(context, change="revert", entry_id=reverted.entry_id, segments=len(reverted.reappeared))
-        forget_decision(context)
-        return self._result(reverted, dry_run=False) | {
-            "switch_ms": round(reverted.switch_ms, 3),
-            "already": reverted.already,
-        }
-
-    def _resolve(self, table: Table) -> str:
+    def resolve(self, table: Table) -> str:
+        """The entry; ``latest`` is refused behind a rollback."""
         entry_id = table.resolve_entry(self.entry_id)
         if self.entry_id == "latest":
             table.check_not_behind_revert(entry_id)
         return entry_id
 
-    def _result(self, done: RevertedEntry, *, dry_run: bool) -> dict[str, Any]:
-        return {"table": self.table, **_counts(done), "dry_run": dry_run}
+    def look(self, table: Table, entry_id: str) -> RevertedEntry:
+        """What the revert would do."""
+        return table.preview_revert(entry_id, **self._how())
+
+    def switch(self, table: Table, entry_id: str, identity: str) -> RevertedEntry:
+        """Revert."""
+        return table.revert(entry_id, **self._how(), identity=identity)
+
+    def hint(self, entry_id: str) -> str:
+        """How to take it back."""
+        return f" To bring it back: segments unrevert {self.table} {entry_id}"
+
+    def _how(self) -> dict[str, bool]:
+        return {"force": truth(self.force, "force"), "allow_empty": truth(self.allow_empty, "allow_empty")}
 
 
-class UnrevertReplaceSegmentsOperator(AnnouncingOperator):
+class UnrevertReplaceSegmentsOperator(_SwitchOperator):
     """Bring back a replacement that was rolled back, into its old place, while the table still keeps it.
 
     Returns what reappeared, what was hidden, and what readers of the table saw before and see now, and emits an event
@@ -299,55 +326,22 @@ class UnrevertReplaceSegmentsOperator(AnnouncingOperator):
     :param dry_run: Change nothing. (templated)
     """
 
-    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "entry_id", "allow_empty", "preview")
+    change, would, has = "unrevert", "bring back", "brought back"
 
-    def __init__(
-        self, *, entry_id: str, allow_empty: bool | str = False, dry_run: bool | str = False, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.entry_id = entry_id
-        self.allow_empty = allow_empty
-        self.preview = dry_run  # BaseOperator has a method called dry_run
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Bring the entry back, or say what that would do."""
-        with self.open_table() as table:
-            if truth(self.preview, "dry_run"):
-                return self._preview(table)
-            return self._unrevert(context, table)
-
-    def _preview(self, table: Table) -> dict[str, Any]:
-        preview = table.preview_unrevert(self._resolve(table), allow_empty=truth(self.allow_empty, "allow_empty"))
-        self.log.info(
-            "Dry run: would bring back entry %s of table %s. Nothing was changed.", preview.entry_id, self.table
-        )
-        _log_change(self.log, preview)
-        return {"table": self.table, **_counts(preview), "dry_run": True}
-
-    def _unrevert(self, context: Context, table: Table) -> dict[str, Any]:
-        entry_id = decided_once(context, lambda: self._resolve(table))
-        done = table.unrevert(
-            entry_id, allow_empty=truth(self.allow_empty, "allow_empty"), identity=task_identity(context, self.hook)
-        )
-        self.log.info(
-            "%s entry %s of table %s; the switch took %.1f ms.",
-            "An earlier attempt brought back" if done.already else "Brought back",
-            done.entry_id,
-            self.table,
-            done.switch_ms,
-        )
-        _log_change(self.log, done)
-        self.announce(context, change="unrevert", entry_id=done.entry_id, segments=len(done.reappeared))
-        forget_decision(context)
-        return {"table": self.table, **_counts(done), "dry_run": False} | {
-            "switch_ms": round(done.switch_ms, 3),
-            "already": done.already,
-        }
-
-    def _resolve(self, table: Table) -> str:
+    def resolve(self, table: Table) -> str:
+        """The entry; ``latest`` is the one rolled back last."""
         from airflow_provider_segments.core.lineage.entries import EntryState
 
         return table.resolve_entry(self.entry_id, (EntryState.REVERTED,))
+
+    def look(self, table: Table, entry_id: str) -> UnrevertedEntry:
+        """What the unrevert would do."""
+        return table.preview_unrevert(entry_id, allow_empty=truth(self.allow_empty, "allow_empty"))
+
+    def switch(self, table: Table, entry_id: str, identity: str) -> UnrevertedEntry:
+        """Bring back."""
+        allow_empty = truth(self.allow_empty, "allow_empty")
+        return table.unrevert(entry_id, allow_empty=allow_empty, identity=identity)
 
 
 def decided_once(context: Context, resolve: Callable[[], str]) -> str:

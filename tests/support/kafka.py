@@ -52,7 +52,7 @@ class KafkaServer:
         subprocess.run([str(REPOSITORY / "scripts" / "kafka-jars")], check=True)
         config = self.folder / "server.properties"
         config.write_text(_CONFIG.format(port=self.port, controller=self.controller, data=self.folder / "data"))
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster = base64.b64encode(uuid.uuid4().bytes, b"AB").decode().rstrip("=")  # no dash: it would be an option
         self._tool("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config))
         self._start()
         return self
