@@ -48,7 +48,8 @@ from airflow_provider_segments.spark import application
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.merge_queue import MergeQueue, merge_queue
 from airflow_provider_segments.spark.merging import Merged, MergeInput, MergeJob, MergeMismatchError
-from airflow_provider_segments.spark.read import read_files, schema_of
+from airflow_provider_segments.spark.read import read_files
+from airflow_provider_segments.spark.schema import schema_of
 from airflow_provider_segments.spark.writing import WriteJob
 
 MEMORY_BYTES = 1 << 30

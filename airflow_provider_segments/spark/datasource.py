@@ -1,11 +1,11 @@
 """``spark.read.format("segments")``: a table through Arrow in the Python workers, wherever its objects are.
 
 Options: ``zk_hosts``, ``storage_uri``, ``table``, and if wanted ``cluster``, ``as_of`` (a lineage entry), ``mark`` (a
-version of an upsert table), ``start`` and
-``end`` (ISO 8601 or epoch milliseconds; they choose segments by time, whose rows are whole: filter on the time column,
-or use :func:`.read.read_table`, which does). Credentials come from the environment (:mod:`.settings`) and are never
-options: Spark shows those. Call :func:`.read.register` first. Filters on the columns are pushed down to segments, row
-groups and rows. There is one partition for each 64 MiB of segments.
+version of an upsert table), ``start`` and ``end`` (ISO 8601 or epoch milliseconds; they choose segments by time, whose
+rows are whole: filter on the time column, or use :func:`.read.read_table`, which does). Credentials come from the
+environment (:mod:`airflow_provider_segments.core.environment`) and are never options: Spark shows those. Call
+:func:`.read.register` first. Filters on the columns are pushed down to segments, row groups and rows. There is one
+partition for each 64 MiB of segments.
 
 It holds no reader's lease: Spark resolves it in a planning worker, whose ZooKeeper session ends with the planning.
 What it reads is kept for ``replacedSegmentsRetentionPeriod`` only; a query that may take longer uses
@@ -40,6 +40,7 @@ from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataE
 from airflow_provider_segments.spark.filters import expression, may_match, usable
 from airflow_provider_segments.spark.merging import arrow_times, visible_rows
 from airflow_provider_segments.spark.row_validity import dead_rows, visible_schema
+from airflow_provider_segments.spark.schema import schema_of
 
 _PARTITION_BYTES = 64 << 20
 _BATCH_ROWS = 32_768
@@ -119,8 +120,6 @@ class SegmentsDataSource(DataSource):
         return SegmentsReader(schema, self._found)
 
     def _resolve(self, *, with_schema: bool) -> tuple[_Found, StructType | None]:
-        from airflow_provider_segments.spark.read import schema_of
-
         hosts, uri, name = self._required("zk_hosts"), self._required("storage_uri"), self._required("table")
         start, end = _ms(self.options.get("start")), _ms(self.options.get("end"))
         as_of = self.options.get("as_of")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import json
 import os
 import tempfile
 import threading
@@ -33,7 +32,8 @@ from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.exceptions import SegmentsError, SourceDataError
-from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY, TaskWriter, WriteJob, in_utc, local_dir, row_order
+from airflow_provider_segments.spark.schema import merged_schema
+from airflow_provider_segments.spark.writing import TaskWriter, WriteJob, in_utc, local_dir, row_order
 
 _WRITERS = 4  # threads that sort out, compress and upload outputs: each waits for Python's lock and the disk, too
 _READERS = 8  # threads that fetch inputs from a store that takes its time for each
@@ -98,7 +98,7 @@ def merge(job: MergeJob, task_attempt: int) -> Merged:
     data = _one_table(parts)
     parts.clear()
     plain = _plain_schema(data.schema)
-    write = replace(job.write, columns=tuple(plain.names), spark_schema=spark_schema_of(plain, footer))
+    write = replace(job.write, columns=tuple(plain.names), spark_schema=merged_schema(plain, footer))
     job = replace(job, write=write)
     rows_in = data.num_rows
     times = None
@@ -407,16 +407,3 @@ def _written(
 def _look(path: Path) -> tuple[int, int]:
     """What a reader finds in the file."""
     return file_fingerprint(path)
-
-
-def spark_schema_of(schema: pyarrow.Schema, footer: dict[bytes, bytes] | None) -> str:
-    """Spark's own schema for ``schema``: the newest footer's where its columns are all there are."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructType
-
-    derived = from_arrow_schema(schema).toNullable()
-    written = (footer or {}).get(SPARK_SCHEMA_KEY)
-    if written is None:
-        return str(derived.json())
-    known = StructType.fromJson(json.loads(written)).toNullable()
-    return str((known if known.names == derived.names else derived).json())

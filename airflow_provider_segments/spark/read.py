@@ -12,16 +12,13 @@ block (:func:`leased_table`).
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from urllib.parse import urlparse
 
-import pyarrow.parquet
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType, IntegralType, StructType, TimestampNTZType, TimestampType
 
 from airflow_provider_segments.core.environment import storage_options, tiered_options, worker_environment
@@ -30,10 +27,11 @@ from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS, Interv
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import SourceDataError
+from airflow_provider_segments.spark.datasource import SegmentsDataSource, bound_to
 from airflow_provider_segments.spark.leases import hold, owner_of
 from airflow_provider_segments.spark.row_validity import valid_rows, visible_schema
+from airflow_provider_segments.spark.schema import schema_of
 from airflow_provider_segments.spark.times import DAY_MS, quoted, time_ms
-from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY
 
 Time = int | str | datetime.datetime
 """UTC epoch milliseconds, ISO 8601 text (UTC when it names no zone), or a datetime with a zone."""
@@ -44,10 +42,8 @@ _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("segments")`` known to this session.
 
-    Its Python workers get the credentials of the environment (:mod:`.settings`), and filters are pushed down to it.
+    Its Python workers get the credentials of the environment, and filters are pushed down to it.
     """
-    from airflow_provider_segments.spark.datasource import SegmentsDataSource
-
     spark.sparkContext.environment.update(worker_environment())
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(SegmentsDataSource)
@@ -186,20 +182,6 @@ def _objects(
     return rows if config.upsert is None else valid_rows(spark, rows, snapshot, config.upsert)
 
 
-def schema_of(snapshot: Snapshot) -> StructType:
-    """The schema of the newest segment, from its footer. Raises :class:`SourceDataError` when there is no segment."""
-    if not len(snapshot):
-        raise SourceDataError(
-            f"table {snapshot.table!r} has no visible segments, and so no schema; give one to read it as an empty table"
-        )
-    newest = max(snapshot.segments, key=lambda segment: (segment.born, segment.name))
-    with snapshot.store_of(newest.tiered).open(newest.key) as file:
-        footer = pyarrow.parquet.ParquetFile(file).schema_arrow
-    written = (footer.metadata or {}).get(SPARK_SCHEMA_KEY)
-    found = StructType.fromJson(json.loads(written)) if written else from_arrow_schema(footer)
-    return found.toNullable()  # a column may be absent from other segments
-
-
 def spark_can_read(spark: SparkSession, uri: str) -> bool:
     """Whether Spark's own readers reach objects at ``uri``."""
     scheme = urlparse(uri).scheme
@@ -286,8 +268,6 @@ def _arrow(
     config: TableConfig,
     columns: Sequence[str] | None,
 ) -> DataFrame:
-    from airflow_provider_segments.spark.datasource import bound_to
-
     register(spark)
     needed = None if columns is None else {*columns, *([config.time_column] if config.time_column else [])}
     wanted = schema if needed is None else StructType([field for field in schema.fields if field.name in needed])

@@ -18,7 +18,8 @@ from airflow_provider_segments.exceptions import LeaseLostError
 from airflow_provider_segments.spark import leases
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.leases import check_leases
-from airflow_provider_segments.spark.read import leased_table, read_files, read_table, schema_of
+from airflow_provider_segments.spark.read import leased_table, read_files, read_table
+from airflow_provider_segments.spark.schema import schema_of
 from tests.spark.conftest import document
 from tests.support.owned import drain, keys_in
 from tests.support.sessions import expire, settings, store_on
