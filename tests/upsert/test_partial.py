@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
+from airflow_provider_segments.upsert.partial import AT, WINNER, merged
 from airflow_provider_segments.upsert.reading import read_rows
 from tests.upsert.world import stage_bulk, upsert_config
 
@@ -206,3 +209,29 @@ def test_a_sum_that_its_type_cannot_hold_is_refused_and_publishes_nothing(partia
         ingestor.ingest(pyarrow.Table.from_pylist([{**row, "ts": 2, "$offset": 1}], schema=SCHEMA))
     [kept] = seen(partial_table).values()
     assert kept["total"] == 2**31 - 1
+
+
+def test_values_of_every_type_come_through_a_merge_as_they_were() -> None:
+    """Where the new value is null, the old one stays, with its type and all of its digits."""
+    at = datetime.datetime(2013, 1, 1, 5, 0, 0, 123456, datetime.UTC)
+    values: dict[str, tuple[pyarrow.DataType, Any]] = {
+        "zoned": (pyarrow.timestamp("us", "UTC"), at),
+        "plain": (pyarrow.timestamp("us"), at.replace(tzinfo=None)),
+        "date": (pyarrow.date32(), at.date()),
+        "decimal": (pyarrow.decimal128(38, 9), decimal.Decimal("12345678901234567890123456789.123456789")),
+        "bytes": (pyarrow.binary(), b"\x00\xff"),
+        "text": (pyarrow.large_string(), 'with "quotes" and \u2028'),
+        "real": (pyarrow.float64(), 0.1),
+        "small": (pyarrow.int8(), -128),
+        "struct": (pyarrow.struct([("a", pyarrow.int32()), ("b", pyarrow.string())]), {"a": 1, "b": None}),
+        "map": (pyarrow.map_(pyarrow.string(), pyarrow.int64()), [("k", 1)]),
+        "nothing": (pyarrow.null(), None),
+        'odd "name"': (pyarrow.string(), "v"),
+    }
+    arrays = {name: pyarrow.array([value, None], kind) for name, (kind, value) in values.items()}
+    keys = {"k": ["a", "a"], "ts": [1, 2], WINNER: [0, 0], AT: [0, 1]}
+    rows = pyarrow.table({**arrays, **keys})
+    config = upsert_config(mode="PARTIAL", deleteRecordColumn=None).upsert
+    assert config is not None
+    [row] = merged(rows, config).to_pylist()
+    assert row == {**{name: value for name, (_, value) in values.items()}, "k": "a", "ts": 2}
