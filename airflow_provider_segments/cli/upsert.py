@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.cli.output import Cell, age
 from airflow_provider_segments.cli.run import Call
-from airflow_provider_segments.core.upsert.marks import HeldVersion, HeldVersions, low_water_mark
+from airflow_provider_segments.core.upsert.marks import SILENT_MS, HeldVersion, HeldVersions, low_water_mark
 from airflow_provider_segments.core.upsert.record import NO_CUTOFF, UpsertRecord, require_record, waiting_bulks
 from airflow_provider_segments.text import count
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.table import Table
-
-SILENT_MS = 600_000
-"""A reader with a copy that has not reported for ten minutes is shown as silent."""
 
 
 def upsert_status(call: Call) -> None:

@@ -1,4 +1,4 @@
-"""PIP-186's metrics through Airflow's own.
+"""Metrics through Airflow's own: PIP-186's, and how upsert tables stand.
 
 ===================================== ======= ==========================================================================
 name                                  kind    what it counts
@@ -23,6 +23,14 @@ name                                  kind    what it counts
 ===================================== ======= ==========================================================================
 
 ``acknowledged = received - retried - open`` at every moment.
+
+===================================== ======= ==========================================================================
+``segments.upsert.version.<table>``   gauge   the newest version of an upsert table
+``segments.upsert.age_ms.<table>``    gauge   how long ago it was published
+``segments.upsert.waiting.<table>``   gauge   ordinary pushes that no run of ingestion has resolved yet
+``segments.upsert.behind.<table>``    gauge   versions that the slowest reader with a copy is behind
+``segments.upsert.silent.<table>``    gauge   readers with copies that have not reported for ten minutes
+===================================== ======= ==========================================================================
 """
 
 from __future__ import annotations
@@ -36,6 +44,7 @@ from airflow.sdk.observability import stats
 if TYPE_CHECKING:
     from airflow_provider_segments.core.deletion.messages import Backlog
     from airflow_provider_segments.core.deletion.report import DeletionReport
+    from airflow_provider_segments.core.table import Table
 
 PREFIX = "segments.ledgers."
 
@@ -56,6 +65,26 @@ def gauge_backlog(backlog: Backlog) -> None:
     """What waits now."""
     stats.gauge(PREFIX + "in_flight", backlog.in_flight)
     stats.gauge(PREFIX + "dead_letters", backlog.dead)
+
+
+def gauge_upsert(table: Table) -> None:
+    """How an upsert table stands after a run of ingestion or a compaction."""
+    from airflow_provider_segments.core.upsert.marks import SILENT_MS, HeldVersions, low_water_mark
+    from airflow_provider_segments.core.upsert.record import require_record, waiting_bulks
+
+    lineage, now_ms = table.lineage(), table.store.clock.now_ms()
+    record = require_record(lineage)
+    held = HeldVersions(table.store.cluster, table.name).read()
+    gauges = {
+        "version": record.clock,
+        "waiting": len(waiting_bulks(lineage, record)),
+        "behind": record.clock - low_water_mark(record.clock, held),
+        "silent": sum(one.is_silent(now_ms, SILENT_MS) for one in held),
+    }
+    if record.published:
+        gauges["age_ms"] = max(now_ms - record.published[-1].at_ms, 0)
+    for name, value in gauges.items():
+        stats.gauge(f"segments.upsert.{name}.{table.name}", value)
 
 
 class DrainMeter:

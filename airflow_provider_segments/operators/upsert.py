@@ -10,6 +10,7 @@ from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.core.model.variables import INPUT_OPTIONS_VARIABLE, INPUT_VARIABLE
 from airflow_provider_segments.operators.base import AnnouncingOperator
 from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options, given_options, secret_values
+from airflow_provider_segments.operators.metrics import gauge_upsert
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -86,6 +87,13 @@ class UpsertSegmentsOperator(SegmentsJobOperator):
         self.reject_folder = reject_folder
         self.wait = wait
 
+    def execute(self, context: Context) -> Any:
+        """Submit the job, wait for its end, and say how the table stands then."""
+        done = super().execute(context)
+        with self.segments_hook.get_conn() as store:
+            gauge_upsert(store.table(self.table))
+        return done
+
     def job_arguments(self, context: Context) -> list[str]:  # noqa: ARG002 - others need it
         """The stream, and who ingests."""
         arguments = {
@@ -137,6 +145,7 @@ class CompactUpsertOperator(AnnouncingOperator):
             if self.keep_versions not in (None, ""):
                 floor = max(require_record(table.lineage()).clock - int(str(self.keep_versions)), 0)
             done = UpsertCompactor(table).run(floor=floor)
+            gauge_upsert(table)
         report = {name: getattr(done, name) for name in done.__slots__}
         self.log.info("Table %s: %s", self.table, report if done.entry_id else "there is nothing to compact")
         if done.entry_id:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_segments.core.table import SegmentStore
     from airflow_provider_segments.dev.s3 import S3Server
-    from tests.airflow.helpers import RunDag
+    from tests.airflow.helpers import MetricsBackend, RunDag
 
 
 @pytest.fixture(scope="session")
@@ -123,3 +123,17 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         server.create_bucket("segments")
         yield server
+
+
+@pytest.fixture
+def metrics() -> Iterator[MetricsBackend]:
+    """Airflow's metrics, with a backend of the test's own."""
+    from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+    from airflow.sdk.observability import stats
+
+    from tests.airflow.helpers import MetricsBackend
+
+    backend = MetricsBackend()
+    stats.initialize(factory=lambda: backend, export_legacy_names=False)
+    yield backend
+    stats.initialize(factory=NoStatsLogger, export_legacy_names=False)

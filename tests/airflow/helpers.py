@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,3 +112,22 @@ def push_rows(table: Table, folder: Path, rows: dict[str, list[Any]], identity: 
     stage_rows(table, entry_id, folder, rows)
     table.end(entry_id)
     return str(entry_id)
+
+
+class MetricsBackend:
+    """A metrics backend of Airflow: what statsd or OpenTelemetry would be told. Counters are summed, gauges kept."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def incr(self, stat: str, count: int = 1, **_: Any) -> None:
+        self.seen[stat] += count
+
+    def gauge(self, stat: str, value: float, **_: Any) -> None:
+        self.seen[stat] = int(value)
+
+    def read(self, prefix: str = "segments.ledgers.") -> dict[str, int]:
+        """Those below ``prefix`` that are not 0."""
+        return {
+            name.removeprefix(prefix): count for name, count in self.seen.items() if count and name.startswith(prefix)
+        }

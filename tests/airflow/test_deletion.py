@@ -7,8 +7,6 @@ import itertools
 import json
 import logging
 import time
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,7 @@ from airflow_provider_segments.operators.retention import (
 )
 from airflow_provider_segments.sensors.deletion import DeletionBacklogSensor
 from airflow_provider_segments.triggers.deletion import DeletionBacklogTrigger
-from tests.airflow.helpers import RunDag, TaskState, context, make_table, push_rows, stage_rows, states
+from tests.airflow.helpers import MetricsBackend, RunDag, TaskState, context, make_table, push_rows, stage_rows, states
 from tests.airflow.test_dags import dags, xcom
 from tests.support.owned import remove
 
@@ -314,38 +312,9 @@ def test_sensor_can_wait_for_dead_letters_to_be_dealt_with(store: SegmentStore, 
 # --- metrics
 
 
-class Backend:
-    """A metrics backend of Airflow: what statsd or OpenTelemetry would be told. Counters are summed, gauges kept."""
-
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-
-    def incr(self, stat: str, count: int = 1, **_: Any) -> None:
-        self.seen[stat] += count
-
-    def gauge(self, stat: str, value: float, **_: Any) -> None:
-        self.seen[stat] = int(value)
-
-    def read(self) -> dict[str, int]:
-        prefix = "segments.ledgers."
-        return {name.removeprefix(prefix): count for name, count in self.seen.items() if count}
-
-
-@pytest.fixture
-def metrics() -> Iterator[Backend]:
-    """Airflow's metrics, with a backend of the test's own."""
-    from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
-    from airflow.sdk.observability import stats
-
-    backend = Backend()
-    stats.initialize(factory=lambda: backend, export_legacy_names=False)
-    yield backend
-    stats.initialize(factory=NoStatsLogger, export_legacy_names=False)
-
-
 @pytest.mark.parametrize("settings", [{"reconsume_later": "1h", "max_retry_delete_count": "0"}])
 def test_metrics_equal_a_hand_count(
-    table: Table, store: SegmentStore, tmp_path: Path, metrics: Backend, caplog: pytest.LogCaptureFixture
+    table: Table, store: SegmentStore, tmp_path: Path, metrics: MetricsBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     """3 deleted, 1 already gone, 1 of a foreign owner, 1 in use, 1 malformed, 1 hopeless, 1 that a reader holds up."""
     caplog.set_level(logging.CRITICAL, "airflow_provider_segments")
@@ -500,7 +469,7 @@ def tiered(connection: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_offloaded_primary_copy_is_deleted_and_counted_by_its_type(
-    tiered: Path, store: SegmentStore, table: Table, tmp_path: Path, metrics: Backend
+    tiered: Path, store: SegmentStore, table: Table, tmp_path: Path, metrics: MetricsBackend
 ) -> None:
     entry_id = table.start().entry_id
     stage_rows(table, entry_id, tmp_path, {"a": [1, 2]}, times=(1_356_998_400_000, 1_357_257_600_000))
@@ -522,7 +491,7 @@ def test_offloaded_primary_copy_is_deleted_and_counted_by_its_type(
 
 
 def test_reconcile_fails_when_readers_would_and_queues_orphans_when_told_to(
-    store: SegmentStore, table: Table, tmp_path: Path, metrics: Backend
+    store: SegmentStore, table: Table, tmp_path: Path, metrics: MetricsBackend
 ) -> None:
     push_rows(table, tmp_path, {"a": [1]})
     [key] = objects(table)

@@ -9,13 +9,14 @@ import pyarrow.parquet
 import pytest
 
 from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.core.upsert.marks import HeldVersions
 from airflow_provider_segments.exceptions import UpsertRefusedError
-from airflow_provider_segments.operators.upsert import UpsertSegmentsOperator
+from airflow_provider_segments.operators.upsert import CompactUpsertOperator, UpsertSegmentsOperator
 from airflow_provider_segments.sensors.upsert import UpsertMarkSensor
 from airflow_provider_segments.triggers.upsert import UpsertMarkTrigger, judge
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.reading import read_rows
-from tests.airflow.helpers import RunDag, first_event, make_table, states
+from tests.airflow.helpers import MetricsBackend, RunDag, first_event, make_table, states
 from tests.airflow.test_dags import dags
 from tests.upsert.world import Event, to_arrow, upsert_config
 
@@ -109,3 +110,18 @@ def test_trigger_wakes_when_the_version_is_published(store: SegmentStore, upsert
 def test_a_table_without_upsert_is_refused(store: SegmentStore, table_name: str) -> None:
     with pytest.raises(UpsertRefusedError):
         judge(make_table(store, table_name), 1, None)
+
+
+def test_compaction_says_how_the_table_stands(
+    store: SegmentStore, upsert_table: Table, tmp_path: Path, metrics: MetricsBackend
+) -> None:
+    """Its version, and that a reader with a copy is behind."""
+    for value in ("x", "y", "z"):
+        ingest(upsert_table, tmp_path, value)
+    HeldVersions(store.cluster, upsert_table.name).report("extract", 1)
+    task = CompactUpsertOperator(task_id="compact", table=upsert_table.name, asset_events=False)
+    assert task.execute({})["entry_id"] == ""
+    told = metrics.read("segments.upsert.")
+    name = upsert_table.name
+    assert (told[f"version.{name}"], told[f"behind.{name}"]) == (3, 2)
+    assert f"silent.{name}" not in told and f"waiting.{name}" not in told

@@ -19,6 +19,9 @@ from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.core.zookeeper import Create, Op, SetData
 from airflow_provider_segments.exceptions import UpsertRefusedError
 
+SILENT_MS = 600_000
+"""A reader with a copy that has not reported for ten minutes is shown as silent."""
+
 
 class HeldVersion(Record, frozen=True, tag_field=records.FORMAT, tag=1):
     """The version that a reader holds. ``is_caught_up`` is false while it is being filled: until then it answers no
