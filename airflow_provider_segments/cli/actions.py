@@ -410,12 +410,12 @@ def dev_zookeeper(call: Call) -> None:
 
     signal.signal(signal.SIGTERM, _interrupt)
     with EmbeddedZooKeeper(_data_dir(call.args.data_dir), call.args.port) as server:
-        if call.out.as_json:
-            call.out.document({"zookeeper": server.hosts, "data_dir": str(server.data_dir), "pid": server.pid})
-        else:
-            call.out.line(f"ZooKeeper at {server.hosts}, data in {server.data_dir}; Ctrl-C stops it")
-        sys.stdout.flush()
         try:
+            if call.out.as_json:
+                call.out.document({"zookeeper": server.hosts, "data_dir": str(server.data_dir), "pid": server.pid})
+            else:
+                call.out.line(f"ZooKeeper at {server.hosts}, data in {server.data_dir}; Ctrl-C stops it")
+            sys.stdout.flush()
             _wait_for_end(server.pid or 0)
         except KeyboardInterrupt:
             return

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
 
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.storage.base import ObjectStore
@@ -96,6 +98,8 @@ def expire(session: ZooKeeperSession) -> None:
     until = time.monotonic() + 120
     while client.client_id in (None, before) or client.client_id[0] == 0:
         assert time.monotonic() < until, "the client never got a new session"
+        with suppress(KazooException):
+            client.exists_async("/")  # the one before may have gone to the connection that was taken over
         time.sleep(0.02)
 
 
