@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_segments.core.model.variables import INPUT_OPTIONS_VARIABLE, INPUT_VARIABLE
 from airflow_provider_segments.operators.base import truth
-from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options, given_options, secret_values
+from airflow_provider_segments.operators.job import InputJobOperator, as_options, given_options
 from airflow_provider_segments.operators.locks import given_locks, renewed
 from airflow_provider_segments.text import for_message
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 _NANOSECONDS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
-class BuildSegmentsOperator(SegmentsJobOperator):
+class BuildSegmentsOperator(InputJobOperator):
     """Build segments from an input with Spark, and stage them in an entry. Readers see none of them before it ends.
 
     A retry stages anew, and what an earlier attempt staged no longer counts::
@@ -38,26 +36,17 @@ class BuildSegmentsOperator(SegmentsJobOperator):
     :param entry_id: The entry to stage in. (templated)
     :param input: Path, comma-separated paths, table name (``input_format="table"``) or query (``"sql"``). (templated)
     :param input_format: A Spark data source, ``table`` or ``sql``. (templated)
-    :param input_options: Options of the data source, as an object or as JSON text. They reach the job through its
-        environment. Take a password from a connection, ``{{ conn.warehouse.password }}``: what stands in a DAG or in
-        the ``conf`` of its run, Airflow stores. (templated)
-    :param schema: Schema of the input as SQL would have it, ``a INT, b STRING``; default: Spark finds out. (templated)
+    :param schema: Schema of the input; default: Spark finds out. (templated)
     :param allow_empty: Whether an input without rows is no error. (templated)
-    :param reject_folder: Where rows without a usable time go, if the table's config rejects them. (templated)
     :param locks: Locks of the push: their leases are renewed while the job runs, and the job is ended as soon as one of
         them is lost, since nothing that it built could be staged any more. (templated)
     :param stager: Name of this build, where several build into one entry.
     """
 
     template_fields: Sequence[str] = (
-        *SegmentsJobOperator.template_fields,
+        *InputJobOperator.template_fields,
         "entry_id",
-        "input",
-        "input_format",
-        "input_options",
-        "schema",
         "allow_empty",
-        "reject_folder",
         "locks",
     )
     app = "build_segments"
@@ -66,12 +55,7 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         self,
         *,
         entry_id: str,
-        input: str,  # noqa: A002 - the word a DAG author looks for
-        input_format: str = "parquet",
-        input_options: Mapping[str, str] | str | None = None,
-        schema: str | None = None,
         allow_empty: bool | str = False,
-        reject_folder: str | None = None,
         locks: Any = (),
         stager: str = "build",
         name: str = "segments-build",
@@ -79,12 +63,7 @@ class BuildSegmentsOperator(SegmentsJobOperator):
     ) -> None:
         super().__init__(name=name, **kwargs)
         self.entry_id = entry_id
-        self.input = input
-        self.input_format = input_format
-        self.input_options = input_options
-        self.schema = schema
         self.allow_empty = allow_empty
-        self.reject_folder = reject_folder
         self.locks = locks
         self.stager = stager
 
@@ -105,10 +84,8 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         """The entry and the input."""
         arguments = {
             "--entry-id": self.entry_id,
-            "--format": self.input_format,
             "--stager": self.stager,
-            "--schema": self.schema,
-            "--reject-folder": self.reject_folder,
+            **self.input_arguments(),
         }
         flags = ["--allow-empty"] if truth(self.allow_empty, "allow_empty") else []
         return [*as_options(arguments), *flags]
@@ -138,15 +115,6 @@ class BuildSegmentsOperator(SegmentsJobOperator):
         self.log.info(
             "Looked at %s: %s", for_message(self.input), "nothing that can be looked at" if seen is None else seen
         )
-
-    def job_variables(self) -> dict[str, str]:
-        """The input and its options: a query, an address or an option may hold a password."""
-        options = json.dumps(given_options(self.input_options))
-        return {**super().job_variables(), INPUT_VARIABLE: self.input, INPUT_OPTIONS_VARIABLE: options}
-
-    def secrets(self) -> list[str]:
-        """Values among the arguments that must not be shown."""
-        return [*super().secrets(), *secret_values(given_options(self.input_options))]
 
     def _stop_job(self, why: Exception) -> None:
         """Called by the thread that renews. A job that is not running yet finds out when it stages."""

@@ -16,7 +16,11 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_segments.core.model.variables import SPARK_CONF_VARIABLE
+from airflow_provider_segments.core.model.variables import (
+    INPUT_OPTIONS_VARIABLE,
+    INPUT_VARIABLE,
+    SPARK_CONF_VARIABLE,
+)
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.operators.job_log import JobLog
 from airflow_provider_segments.text import is_secret_name, mask
@@ -149,6 +153,62 @@ class SegmentsJobOperator(SparkSubmitOperator):
             return list(psutil.Process(submitted.pid).children(recursive=True))
         except psutil.NoSuchProcess:
             return []
+
+
+class InputJobOperator(SegmentsJobOperator):
+    """A job that reads an input. The input and its options reach it through its environment only.
+
+    :param input: What to read. (templated)
+    :param input_format: How to read it: a Spark data source, or a word of the operator's own. (templated)
+    :param input_options: Options of the data source, as an object or as JSON text. Take a password from a connection,
+        ``{{ conn.warehouse.password }}``: what stands in a DAG or in the ``conf`` of its run, Airflow stores.
+        (templated)
+    :param schema: Schema of the input as SQL would have it, ``a INT, b STRING``. (templated)
+    :param reject_folder: Where rows go that cannot be used, if the table's config rejects them. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *SegmentsJobOperator.template_fields,
+        "input",
+        "input_format",
+        "input_options",
+        "schema",
+        "reject_folder",
+    )
+
+    def __init__(
+        self,
+        *,
+        input: str,  # noqa: A002 - the word a DAG author looks for
+        input_format: str = "parquet",
+        input_options: Mapping[str, str] | str | None = None,
+        schema: str | None = None,
+        reject_folder: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.input = input
+        self.input_format = input_format
+        self.input_options = input_options
+        self.schema = schema
+        self.reject_folder = reject_folder
+
+    def job_variables(self) -> dict[str, str]:
+        """The input and its options too: a query, an address or an option may hold a password."""
+        options = json.dumps(given_options(self.input_options))
+        return {**super().job_variables(), INPUT_VARIABLE: self.input, INPUT_OPTIONS_VARIABLE: options}
+
+    def secrets(self) -> list[str]:
+        """Those of the conf, and those of the input's options."""
+        return [*super().secrets(), *secret_values(given_options(self.input_options))]
+
+    def input_arguments(self) -> dict[str, str | None]:
+        """What the application is told about its input on the command line. A template may leave text without words."""
+        return {
+            "--format": self.input_format,
+            "--schema": self.schema or None,
+            "--reject-folder": self.reject_folder or None,
+        }
 
 
 def secret_values(options: Mapping[str, Any] | None) -> list[str]:

@@ -92,7 +92,7 @@ class AcquireSegmentLockOperator(SegmentsOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Acquire the lock, or find the one an earlier attempt acquired."""
-        return self._acquire(context, time.time() + parse_period(self.timeout) / 1000)
+        return self._acquire(context, now_ms() / 1000 + parse_period(self.timeout) / 1000)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Ask again, after a wait in the triggerer. Somebody else may have been faster; then the wait goes on."""
@@ -144,7 +144,7 @@ class AcquireSegmentLockOperator(SegmentsOperator):
         """The last answer: granted, or denied when the time is over."""
         result = self._answer(box, request, 0)
         while blockers := getattr(result, "blockers", ()):
-            left = until - time.time()
+            left = until - now_ms() / 1000
             if left <= 0 or self._killed:
                 break
             self._say(blockers)

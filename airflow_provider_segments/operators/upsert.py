@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.core.model.period import parse_period
-from airflow_provider_segments.core.model.variables import INPUT_OPTIONS_VARIABLE, INPUT_VARIABLE
 from airflow_provider_segments.operators.base import AnnouncingOperator
-from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options, given_options, secret_values
+from airflow_provider_segments.operators.job import InputJobOperator, as_options
 from airflow_provider_segments.operators.metrics import gauge_upsert
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class UpsertSegmentsOperator(SegmentsJobOperator):
+class UpsertSegmentsOperator(InputJobOperator):
     """Ingest all events that are there now into an upsert table, and resolve the pushes that wait, with Spark.
 
     What a run that was killed had published stays, and the next one goes on after it: every event counts once. Another
@@ -32,29 +30,20 @@ class UpsertSegmentsOperator(SegmentsJobOperator):
         )
 
     :param input: The folder that files of events arrive in, or topics of Kafka, joined by commas. (templated)
-    :param schema: Schema of the events as SQL would have it. (templated)
     :param checkpoint: Spark's folder for the stream: the next run must find it. (templated)
     :param input_format: A file source of Spark, or ``kafka``: messages that are JSON objects. (templated)
-    :param input_options: Options of the source, such as ``kafka.bootstrap.servers``, as an object or as JSON text. They
-        reach the job through its environment. (templated)
     :param ingestor: Tells ingestors of one table apart. (templated)
     :param cache: Local folder for the key stores; by default in the user's cache folder. (templated)
     :param max_files: Most files of one micro-batch. (templated)
-    :param reject_folder: Where events go that cannot be used, if the table's config rejects them. (templated)
     :param wait: How long to wait for another ingestor, such as ``10m``. (templated)
     """
 
     template_fields: Sequence[str] = (
-        *SegmentsJobOperator.template_fields,
-        "input",
-        "schema",
+        *InputJobOperator.template_fields,
         "checkpoint",
-        "input_format",
-        "input_options",
         "ingestor",
         "cache",
         "max_files",
-        "reject_folder",
         "wait",
     )
     app = "upsert_segments"
@@ -62,29 +51,20 @@ class UpsertSegmentsOperator(SegmentsJobOperator):
     def __init__(
         self,
         *,
-        input: str,  # noqa: A002 - the word a DAG author looks for
         schema: str,
         checkpoint: str,
-        input_format: str = "parquet",
-        input_options: Mapping[str, str] | str | None = None,
         ingestor: str = "ingest",
         cache: str | None = None,
         max_files: int | str | None = None,
-        reject_folder: str | None = None,
         wait: str = "10m",
         name: str = "segments-upsert",
         **kwargs: Any,
     ) -> None:
-        super().__init__(name=name, **kwargs)
-        self.input = input
-        self.schema = schema
+        super().__init__(schema=schema, name=name, **kwargs)
         self.checkpoint = checkpoint
-        self.input_format = input_format
-        self.input_options = input_options
         self.ingestor = ingestor
         self.cache = cache
         self.max_files = max_files
-        self.reject_folder = reject_folder
         self.wait = wait
 
     def execute(self, context: Context) -> Any:
@@ -97,25 +77,14 @@ class UpsertSegmentsOperator(SegmentsJobOperator):
     def job_arguments(self, context: Context) -> list[str]:  # noqa: ARG002 - others need it
         """The stream, and who ingests."""
         arguments = {
-            "--format": self.input_format,
-            "--schema": self.schema,
+            **self.input_arguments(),
             "--checkpoint": self.checkpoint,
             "--name": self.ingestor,
             "--cache": self.cache or None,
             "--max-files": str(self.max_files) if self.max_files else None,
-            "--reject-folder": self.reject_folder or None,
             "--wait-seconds": f"{parse_period(self.wait) / 1000:g}",
         }
         return as_options(arguments)
-
-    def job_variables(self) -> dict[str, str]:
-        """The input and its options: an address or an option may hold a password."""
-        options = json.dumps(given_options(self.input_options))
-        return {**super().job_variables(), INPUT_VARIABLE: self.input, INPUT_OPTIONS_VARIABLE: options}
-
-    def secrets(self) -> list[str]:
-        """Values among the arguments that must not be shown."""
-        return [*super().secrets(), *secret_values(given_options(self.input_options))]
 
 
 class CompactUpsertOperator(AnnouncingOperator):

@@ -100,6 +100,25 @@ async def patiently(ask: Callable[[], Awaitable[_T]], poll_interval: float) -> _
             await asyncio.sleep(pause)
 
 
+async def when_changed(store: SegmentStore, path: str, look: Callable[[], _T | None], poll_interval: float) -> _T:
+    """``look``, in a thread, whenever the znode at ``path`` changes, until it finds something.
+
+    ``poll_interval`` seconds is the longest time between two looks, in case no watch comes. ZooKeeper being away is
+    waited out.
+    """
+    watch = Watch(store, path)
+    try:
+        while True:
+            # Armed before the read: a change between the two wakes us, it is never slept through.
+            await patiently(watch.arm, poll_interval)
+            found = await patiently(lambda: asyncio.to_thread(look), poll_interval)
+            if found is not None:
+                return found
+            await watch.wait(poll_interval)
+    finally:
+        watch.forget()
+
+
 async def _connect(settings: SegmentsConnection) -> SegmentStore:
     """A store. A thread cannot be cancelled: if we are, the session it still makes is closed once it is there."""
     connecting = asyncio.ensure_future(asyncio.to_thread(settings.connect))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.triggers.base import SegmentsTrigger, Watch, patiently
+from airflow_provider_segments.triggers.base import SegmentsTrigger, patiently, when_changed
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.table import SegmentStore
@@ -37,9 +37,8 @@ def judge(table: str, entry_id: str, wanted: Collection[str], state: str | None)
 class LineageStateTrigger(SegmentsTrigger):
     """Fires when the entry is in one of ``states``, or can no longer get there.
 
-    It watches the entry's own record, and not the lineage, which every push of the table changes. The watch says when
-    to look again; ``poll_interval`` seconds is the longest time between two looks, in case no watch comes. ZooKeeper
-    being away is waited out.
+    It watches the entry's own record, and not the lineage, which every push of the table changes. See
+    :func:`when_changed`.
     """
 
     def __init__(self, *, table: str, entry_id: str, states: list[str], **kwargs: Any) -> None:
@@ -56,15 +55,9 @@ class LineageStateTrigger(SegmentsTrigger):
         """Look whenever the entry's record changes."""
         table = store.table(self.table)
         path = await patiently(lambda: asyncio.to_thread(table.entry_path, self.entry_id), self.poll_interval)
-        watch = Watch(store, path)
-        try:
-            while True:
-                # Armed before the read: a change between the two wakes us, it is never slept through.
-                await patiently(watch.arm, self.poll_interval)
-                state = await patiently(lambda: asyncio.to_thread(table.entry_state, self.entry_id), self.poll_interval)
-                event = judge(self.table, self.entry_id, self.states, None if state is None else state.value)
-                if event is not None:
-                    return event
-                await watch.wait(self.poll_interval)
-        finally:
-            watch.forget()
+
+        def look() -> dict[str, str] | None:
+            state = table.entry_state(self.entry_id)
+            return judge(self.table, self.entry_id, self.states, None if state is None else state.value)
+
+        return await when_changed(store, path, look, self.poll_interval)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.triggers.base import SegmentsTrigger, Watch, patiently
+from airflow_provider_segments.triggers.base import SegmentsTrigger, when_changed
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.table import SegmentStore, Table
@@ -29,8 +28,7 @@ class UpsertMarkTrigger(SegmentsTrigger):
     """Fires when the table shows ``version`` or a later one, published at or after ``published_ms`` (epoch
     milliseconds). ``None`` asks for nothing.
 
-    It watches the lineage, which holds the versions; ``poll_interval`` seconds is the longest time between two looks.
-    ZooKeeper being away is waited out.
+    It watches the lineage, which holds the versions. See :func:`when_changed`.
     """
 
     def __init__(
@@ -48,16 +46,7 @@ class UpsertMarkTrigger(SegmentsTrigger):
     async def wait(self, store: SegmentStore) -> dict[str, Any]:
         """Look whenever the lineage changes; the event is the newest version."""
         table = store.table(self.table)
-        watch = Watch(store, store.paths.lineage(self.table))
-        try:
-            while True:
-                # Armed before the read: a change between the two wakes us, it is never slept through.
-                await patiently(watch.arm, self.poll_interval)
-                found = await patiently(
-                    lambda: asyncio.to_thread(judge, table, self.version, self.published_ms), self.poll_interval
-                )
-                if found is not None:
-                    return found
-                await watch.wait(self.poll_interval)
-        finally:
-            watch.forget()
+        path = store.paths.lineage(self.table)
+        return await when_changed(
+            store, path, lambda: judge(table, self.version, self.published_ms), self.poll_interval
+        )

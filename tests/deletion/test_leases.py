@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from kazoo.client import KazooClient
 
 from airflow_provider_segments.clock import system_now_ms
 from airflow_provider_segments.core.deletion.in_use import Judge, Verdict
@@ -15,7 +14,7 @@ from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.core.zookeeper import Create, ZooKeeperSession
 from airflow_provider_segments.exceptions import LeaseLostError, ObjectNotFoundError
 from tests.deletion.support import LATER, World
-from tests.support.sessions import CountingSession, LossySession, settings
+from tests.support.sessions import CountingSession, LossySession, expire, settings
 from tests.support.tables import HOUR_MS
 
 DAY = 24 * HOUR_MS
@@ -174,21 +173,14 @@ def test_a_reader_whose_session_ended_is_told(world: World, zk_hosts: str) -> No
     with ZooKeeperSession.connect(settings(zk_hosts)) as session:
         mine = world.on_session(session).store.table("t")
         with pytest.raises(LeaseLostError, match=r"'t'.*take a new snapshot"), mine.snapshot() as taken:
-            end_session(zk_hosts, session)
+            expire(session)
             with pytest.raises(LeaseLostError):
                 taken.check_lease()
         with mine.snapshot() as taken:
             taken.check_lease()
         with pytest.raises(KeyError), mine.snapshot():
-            end_session(zk_hosts, session)
+            expire(session)
             raise KeyError("an error of the reader is not hidden by the lost lease")
-
-
-def end_session(hosts: str, session: ZooKeeperSession) -> None:
-    other = KazooClient(hosts=hosts, client_id=session._client.client_id)
-    other.start()
-    other.stop()
-    other.close()
 
 
 @pytest.mark.parametrize("fate", ["before", "after"])

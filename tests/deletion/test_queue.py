@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from kazoo.client import KazooClient
 
 from airflow_provider_segments.core.deletion.messages import Backlog, Settlement, UnreadableLetters
 from airflow_provider_segments.core.deletion.queue import DeletionQueue
@@ -20,7 +19,7 @@ from airflow_provider_segments.core.model.ledger import DeletionBatch, PendingDe
 from airflow_provider_segments.core.zookeeper import Op, ZooKeeperSession
 from airflow_provider_segments.exceptions import CorruptRecordError
 from tests.deletion.support import LATER, FaultyStore, World, batch_of
-from tests.support.sessions import LossySession, settings
+from tests.support.sessions import LossySession, expire, settings
 from tests.support.tables import contents
 from tests.support.tcp_proxy import TcpProxy
 
@@ -31,17 +30,6 @@ GENERATION = f"{ENTRY}:7:build:1"
 def some(count: int = 1, table: str = "t", first: int = 0) -> DeletionBatch:
     """A batch of messages about objects that are not there."""
     return batch_of(table, ENTRY, GENERATION, *(f"s{number}" for number in range(first, first + count)))
-
-
-def expire(world: World, hosts: str) -> None:
-    """End the session of ``world`` behind its back, and wait until its client has another one."""
-    client = world.store.session._client
-    before = client.client_id
-    other = KazooClient(hosts=hosts, client_id=before)
-    other.start()
-    other.stop()
-    other.close()
-    until(lambda: client.client_id != before and client.connected)
 
 
 def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -149,7 +137,7 @@ def test_a_consumer_whose_session_ended_settles_nothing(
     with ZooKeeperSession.connect(settings(zk_hosts)) as session:
         slow = world.on_session(session)
         deliveries = slow.store.queue.receive(10)
-        expire(slow, zk_hosts)
+        expire(slow.store.session)
         quick = world.store.queue.receive(10) if reclaimed else []
         before = contents(world.store)
         assert slow.store.queue.settle([(delivery, Settlement()) for delivery in deliveries]) == [False]
@@ -173,7 +161,7 @@ def test_a_drain_whose_session_ends_in_the_middle_counts_its_messages_as_open(
         slow = world.on_session(session)
         first = iter([True])
         storage = FaultyStore(
-            world.store.storage, after=lambda _: expire(slow, zk_hosts) if next(first, False) else None
+            world.store.storage, after=lambda _: expire(slow.store.session) if next(first, False) else None
         )
         report = slow.with_storage(storage).drain()
     assert report.open == 2 and report.bytes == 20
@@ -235,7 +223,7 @@ def test_lost_replies_change_nothing_about_what_a_drain_counts(make_world: Calla
             report = lossy.drain()
             for _ in range(2):  # what an unknown claim has left is claimed by this very session: it ends with it
                 if world.batches():
-                    expire(lossy, zk_hosts)
+                    expire(lossy.store.session)
                     report.merge(lossy.drain())
             assert report.total("deleted") == 2, pattern
             assert report.acknowledged == 2 and report.open == 0, pattern
@@ -471,6 +459,6 @@ def test_without_the_seat_a_consumer_settles_what_another_has_claimed(
     with ZooKeeperSession.connect(settings(zk_hosts)) as session:
         slow = world.on_session(session)
         (delivery,) = slow.store.queue.receive(10)
-        expire(slow, zk_hosts)
+        expire(slow.store.session)
         assert world.store.queue.receive(10)
         assert slow.store.queue.settle([(delivery, Settlement())]) == [True]

@@ -88,19 +88,30 @@ def settings(hosts: str, **other: Any) -> ZooKeeperSettings:
 def expire(session: ZooKeeperSession) -> None:
     """End the session at the server, as a time-out does: another connection takes it over and closes it. Returns when
     the client has noticed, and has a new one."""
-    client = session._client
-    before = client.client_id
-    thief = KazooClient(hosts=session.settings.hosts, client_id=before, timeout=session.settings.session_timeout)
-    thief.start(timeout=10)
-    thief.stop()
-    thief.close()
-    client.exists_async("/")  # the server says so at the next request; unasked, the client sends one after seconds
+    before = session._client.client_id
     until = time.monotonic() + 120
-    while client.client_id in (None, before) or client.client_id[0] == 0:
+    while True:
+        # The client may have taken its session back before the thief's request to close it was sent: then once more.
+        thief = KazooClient(hosts=session.settings.hosts, client_id=before, timeout=session.settings.session_timeout)
+        thief.start(timeout=30)
+        thief.stop()
+        thief.close()
+        if _has_new_session(session, before):
+            return
         assert time.monotonic() < until, "the client never got a new session"
+
+
+def _has_new_session(session: ZooKeeperSession, before: tuple[int, bytes] | None) -> bool:
+    """Look for up to five seconds; the server says that a session is gone only when it is asked."""
+    client = session._client
+    until = time.monotonic() + 5
+    while client.client_id in (None, before) or client.client_id[0] == 0:
+        if time.monotonic() > until:
+            return False
         with suppress(KazooException):
-            client.exists_async("/")  # the one before may have gone to the connection that was taken over
+            client.exists_async("/")
         time.sleep(0.02)
+    return True
 
 
 def store_on(session: ZooKeeperSession, cluster: str, storage: ObjectStore, **options: Any) -> SegmentStore:
