@@ -13,10 +13,10 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_segments.arrow.writing import TaskWriter, WriteJob
 from airflow_provider_segments.core.model.interval import Granularity
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.storage.local import LocalStore
-from airflow_provider_segments.spark.writing import TaskWriter, WriteJob
 
 DAY_MS = 86_400_000
 FIRST_MS = 1_356_998_400_000

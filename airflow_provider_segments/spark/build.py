@@ -3,7 +3,7 @@
 1. ``open_stage`` announces the attempt, before any object is written, and shuts out every earlier one.
 2. One pass counts the rows of each time chunk and looks for rows without a usable time.
 3. Spark shuffles the rows so that one task holds one segment's worth (:mod:`.planning`); Arrow sorts, writes and
-   uploads in the Python workers (:mod:`.writing`), which report a record for each file.
+   uploads in the Python workers (:mod:`~.arrow.writing`), which report a record for each file.
 4. The driver stages what the tasks that count reported. Until ``end``, nobody sees any of it.
 
 A job that fails anywhere has staged nothing. Its objects lie under the entry's prefix, where the clean-up of the entry
@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import AtomicType, LongType, StructType
 
+from airflow_provider_segments.arrow.writing import WriteJob
 from airflow_provider_segments.core.compaction.settings import CompactionSettings
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.segment import StagedSegment
@@ -38,8 +39,8 @@ from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataE
 from airflow_provider_segments.spark import application, planning
 from airflow_provider_segments.spark.progress import logged_progress
 from airflow_provider_segments.spark.sources import check_columns, is_cheap
+from airflow_provider_segments.spark.tasks import decode, task
 from airflow_provider_segments.spark.times import chunk_start, quoted, time_ms
-from airflow_provider_segments.spark.writing import WriteJob, decode, task
 from airflow_provider_segments.text import count
 
 _LOG = logging.getLogger(__name__)

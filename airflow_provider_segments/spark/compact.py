@@ -23,6 +23,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+from airflow_provider_segments.arrow.writing import WriteJob
 from airflow_provider_segments.core.compaction.locks import LEASE_MS, choose_lock, in_the_way
 from airflow_provider_segments.core.compaction.plan import CompactionGroup, SkippedChunk, make_plan
 from airflow_provider_segments.core.compaction.settings import CompactionSettings, Policy
@@ -50,7 +51,6 @@ from airflow_provider_segments.spark.merge_queue import MergeQueue, merge_queue
 from airflow_provider_segments.spark.merging import Merged, MergeInput, MergeJob, MergeMismatchError
 from airflow_provider_segments.spark.read import read_files
 from airflow_provider_segments.spark.schema import schema_of
-from airflow_provider_segments.spark.writing import WriteJob
 
 MEMORY_BYTES = 1 << 30
 """Decoded bytes of one group that a Python worker takes on, by default. Sorting needs about three times as much."""

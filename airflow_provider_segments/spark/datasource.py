@@ -29,6 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from airflow_provider_segments.arrow.times import arrow_times
 from airflow_provider_segments.core.environment import connect
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import parse_time
@@ -38,7 +39,7 @@ from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
 from airflow_provider_segments.spark.filters import expression, may_match, usable
-from airflow_provider_segments.spark.merging import arrow_times, visible_rows
+from airflow_provider_segments.spark.merging import visible_rows
 from airflow_provider_segments.spark.row_validity import dead_rows, visible_schema
 from airflow_provider_segments.spark.schema import schema_of
 

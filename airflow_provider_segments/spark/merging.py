@@ -28,12 +28,12 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS
+from airflow_provider_segments.arrow.times import arrow_times
+from airflow_provider_segments.arrow.writing import TaskWriter, WriteJob, in_utc, local_dir, row_order
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.exceptions import SegmentsError, SourceDataError
 from airflow_provider_segments.spark.schema import merged_schema
-from airflow_provider_segments.spark.writing import TaskWriter, WriteJob, in_utc, local_dir, row_order
 
 _WRITERS = 4  # threads that sort out, compress and upload outputs: each waits for Python's lock and the disk, too
 _READERS = 8  # threads that fetch inputs from a store that takes its time for each
@@ -42,8 +42,6 @@ _DECODERS = 2  # threads that decode inputs; more of them wait for Python's lock
 _MOST_VALUES = 4096  # of a text column that stays a dictionary from input to output
 _WHOLE_BYTES = 1 << 20
 _PATTERN = set("*?[]{}")  # of a path that DuckDB would take for several
-_PER_MS = {"s": 1 / 1000, "ms": 1, "us": 1000, "ns": 1_000_000}
-_EPOCHS = {"EPOCH_SECONDS": "s", "EPOCH_MILLIS": "ms", "EPOCH_MICROS": "us"}
 _ROW = "__segments_row"
 
 
@@ -129,27 +127,6 @@ def visible_rows(times: pyarrow.ChunkedArray, visible_in: Sequence[tuple[int, in
     """Which rows are in one of those parts of time: booleans. ``times`` are as :func:`arrow_times` has them."""
     ms = times.to_numpy()
     return pyarrow.array(numpy.logical_or.reduce([(ms >= start) & (ms < end) for start, end in visible_in]))
-
-
-def arrow_times(column: pyarrow.ChunkedArray, time_format: str) -> pyarrow.ChunkedArray | None:
-    """The time column as epoch milliseconds, rounded down, as ``spark.times`` reads it; ``None`` for what only Spark
-    can read (text), and where a row has no usable time."""
-    kind = column.type
-    if time_format == "TIMESTAMP" and pyarrow.types.is_timestamp(kind):
-        unit = kind.unit
-    elif time_format == "TIMESTAMP" and pyarrow.types.is_date32(kind):
-        column, unit = pyarrow.compute.cast(column, pyarrow.date64()), "ms"
-    elif time_format in _EPOCHS and pyarrow.types.is_integer(kind):
-        unit = _EPOCHS[time_format]
-    else:
-        return None
-    if column.null_count:
-        return None
-    whole = column.cast(pyarrow.int64()).to_numpy()
-    ms = whole * 1000 if unit == "s" else whole if unit == "ms" else numpy.floor_divide(whole, int(_PER_MS[unit]))
-    if len(ms) and not (ms.min() >= MIN_MS and ms.max() < MAX_MS):
-        return None
-    return pyarrow.chunked_array([pyarrow.array(ms)])
 
 
 def fingerprint_of(data: pyarrow.Table) -> tuple[int, int]:

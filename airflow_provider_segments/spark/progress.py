@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pyspark import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
-from airflow_provider_segments.spark.writing import Written
+from airflow_provider_segments.spark.tasks import Written
 from airflow_provider_segments.text import count
 
 _LOG = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import pyarrow.parquet
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from airflow_provider_segments.arrow.writing import SPARK_SCHEMA_KEY
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.spark.writing import SPARK_SCHEMA_KEY
 
 
 def schema_of(snapshot: Snapshot) -> StructType:

@@ -13,6 +13,9 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from airflow_provider_segments.arrow.statistics import ColumnStatistics
+from airflow_provider_segments.arrow.times import arrow_times
+from airflow_provider_segments.arrow.writing import ROW_GROUP_ROWS, SPARK_SCHEMA_KEY, encodings_of, in_utc
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import Granularity
 from airflow_provider_segments.core.model.ledger import owner_metadata
@@ -21,9 +24,6 @@ from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSe
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.spark.merging import arrow_times
-from airflow_provider_segments.spark.statistics import ColumnStatistics
-from airflow_provider_segments.spark.writing import ROW_GROUP_ROWS, SPARK_SCHEMA_KEY, encodings_of, in_utc
 from airflow_provider_segments.upsert.events import Column
 
 _ALL = "ALL"

@@ -12,12 +12,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from airflow_provider_segments.arrow.times import arrow_times
+from airflow_provider_segments.arrow.writing import WriteJob
 from airflow_provider_segments.core.model.interval import Granularity
 from airflow_provider_segments.core.storage.local import LocalStore
 from airflow_provider_segments.exceptions import ObjectNotFoundError, SourceDataError
 from airflow_provider_segments.spark import merging
 from airflow_provider_segments.spark.merging import Merged, MergeInput, MergeJob, MergeMismatchError, merge
-from airflow_provider_segments.spark.writing import WriteJob
 
 ENTRY = "00000000-0000-4000-8000-000000000000"
 DAY = datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC)
@@ -162,7 +163,7 @@ def test_what_is_too_large_for_a_worker_is_left_to_spark_before_it_is_read(tmp_p
 def test_times_are_read_as_spark_reads_them_or_left_to_it(
     column: pyarrow.Array, time_format: str, expected: list[int] | None
 ) -> None:
-    found = merging.arrow_times(pyarrow.chunked_array([column]), time_format)
+    found = arrow_times(pyarrow.chunked_array([column]), time_format)
     assert (None if found is None else found.to_pylist()) == expected
 
 

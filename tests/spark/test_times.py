@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from airflow_provider_segments.arrow.writing import chunk_starts
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS, Granularity, parse_time
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.spark.times import chunk_start, time_ms
-from airflow_provider_segments.spark.writing import chunk_starts
 
 _BORDERS = [
     "1969-12-29",

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from airflow_provider_segments.arrow import writing
+from airflow_provider_segments.arrow.statistics import ColumnStatistics
+from airflow_provider_segments.arrow.writing import WriteJob, utc, write_partition
 from airflow_provider_segments.core.model.interval import Granularity
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.storage.local import LocalStore
 from airflow_provider_segments.exceptions import InvalidNameError, ObjectExistsError, SourceDataError
-from airflow_provider_segments.spark import writing
-from airflow_provider_segments.spark.statistics import ColumnStatistics
-from airflow_provider_segments.spark.writing import WriteJob, utc, write_partition
 
 ENTRY = "0b2f6c1e-8f5d-4c7a-9d35-1f0a2b3c4d5e"
 DAY = 86_400_000

@@ -1,4 +1,4 @@
-"""The executor's half of a build: the rows of one task become Parquet files in the object store.
+"""Rows become the Parquet files of segments, in the object store: in Spark's tasks, or in the process that builds.
 
 Imports little, for every Python worker that Spark starts imports it anew.
 
@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy
@@ -31,6 +31,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from airflow_provider_segments.arrow.statistics import ColumnStatistics
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import MIN_MS, Granularity
 from airflow_provider_segments.core.model.ledger import owner_metadata
@@ -39,7 +40,6 @@ from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSe
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.spark.statistics import ColumnStatistics
 
 ROW_GROUP_ROWS = 262_144
 SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
@@ -115,35 +115,6 @@ class WriteJob:
     def owner(self, segment: str) -> dict[str, str]:
         """Owner metadata of an object, also kept in the file's footer: what deletion later checks before it deletes."""
         return owner_metadata(self.table, segment, self.generation)
-
-
-class Written(NamedTuple):
-    """What tasks have written. A task that runs twice counts twice."""
-
-    rows: int = 0
-    files: int = 0
-    bytes: int = 0
-
-
-def task(job: WriteJob, written: Any) -> Callable[[Iterable[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    """What ``mapInArrow`` calls for each partition: gives a row for each segment, and adds it to ``written``."""
-
-    def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        for segment in write_partition(job, batches, context.partitionId(), context.taskAttemptId()):
-            written.add(Written(segment.record.rows, 1, segment.record.bytes))
-            payload = pyarrow.array([msgspec.json.encode((segment.chunk, segment.record))], pyarrow.binary())
-            yield pyarrow.record_batch([payload], names=["segment"])
-
-    return write
-
-
-def decode(payload: bytes) -> StagedSegment:
-    """A segment that a task reported."""
-    return StagedSegment(*msgspec.json.decode(bytes(payload), type=tuple[str, SegmentRecord]))
 
 
 def write_partition(
@@ -279,7 +250,9 @@ class TaskWriter:
             path,
             schema.with_metadata(footer),
             compression="NONE" if self.job.compression == "none" else self.job.compression,
-            write_statistics=[name for name, column in zip(schema.names, columns, strict=True) if _prunable(column)],
+            write_statistics=[
+                name for name, column in zip(schema.names, columns, strict=True) if _prunable(column, rows)
+            ],
             write_page_index=True,
             use_dictionary=dictionaries,
             column_encoding=encodings or None,
@@ -466,12 +439,18 @@ def _one_array(column: pyarrow.ChunkedArray) -> pyarrow.Array:
     return pyarrow.concat_arrays(combined.chunks) if isinstance(combined, pyarrow.ChunkedArray) else combined
 
 
-def _prunable(column: pyarrow.Array) -> bool:
+def _prunable(column: pyarrow.Array, rows: Any) -> bool:
     """Whether minimum and maximum in the footer mislead nobody: Arrow leaves NaN out of them, and for Spark NaN is the
-    greatest value, so its reader would skip the row group. Leaves of nested columns get none, for the same reason."""
+    greatest value, so its reader would skip the row group. Leaves of nested columns get none, for the same reason.
+
+    Only the segment's own ``rows`` are asked: its bytes do not depend on what else its task holds."""
     if pyarrow.types.is_floating(column.type):
-        return not pyarrow.compute.any(pyarrow.compute.is_nan(column)).as_py()
+        return not _has_nan(column) or not _has_nan(column.take(pyarrow.array(rows)))
     return not pyarrow.types.is_nested(column.type)
+
+
+def _has_nan(column: pyarrow.Array) -> bool:
+    return bool(pyarrow.compute.any(pyarrow.compute.is_nan(column)).as_py())
 
 
 def _bounds(times: Any) -> tuple[int, int]:
