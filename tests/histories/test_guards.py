@@ -21,6 +21,7 @@ from airflow_provider_segments.core.model.interval import parse_chunk
 from airflow_provider_segments.core.replacement import end, revert, rules, start
 from airflow_provider_segments.core.replacement import stage as staging
 from airflow_provider_segments.core.retention import beneath, cleanup
+from airflow_provider_segments.core.retention import rules as retention_rules
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.versions.overwrites import TimeFilter
 from airflow_provider_segments.exceptions import RefusedError
@@ -212,6 +213,19 @@ def lost_beneath_what_is_rolled_back(table: Table, hand: HandClock) -> None:
     table.revert(day, allow_empty=True)
 
 
+def rewritten_on_a_host_whose_clock_is_ahead(table: Table, hand: HandClock) -> None:
+    """A day is rewritten on a host three hours ahead, and corrected on another; a clean-up comes when only what the
+    correction replaced is old enough to go."""
+    bring(table, "a", DAY)
+    hand.advance(3 * HOUR_MS)
+    rewrite_day(table, ["a"], "rewritten")
+    hand.advance(-3 * HOUR_MS)
+    bring(table, "corrected", DAY, ["rewritten"])
+    for _ in range(2):
+        hand.advance(2 * HOUR_MS + 1)
+        table.cleanup()
+
+
 def registered_while_ending(table: Table, _: HandClock) -> None:
     """A second build registers its segment after ``end`` has looked at what is staged, and before it switches."""
     entry_id = table.start().entry_id
@@ -286,6 +300,11 @@ DIRECTED: dict[str, tuple[list[Switch], Callable[[Table, HandClock], None], dict
         lost_beneath_what_is_rolled_back,
         {},
     ),
+    "clean-up: what a rewrite replaced goes before what it brought": (
+        [(retention_rules, "_rewriter_of", nothing)],
+        rewritten_on_a_host_whose_clock_is_ahead,
+        {"a": 0, "corrected": 0},
+    ),
     "end: the seal": (
         [(end, "_seal", lambda context, entry_id: context.guard(entry_id))],
         registered_while_ending,
@@ -296,6 +315,7 @@ RIGHT = {
     rewritten_over_an_overwrite: {"hour": 0, "rewritten": 0},
     cleaned_above_what_is_cut: {"a": 2, "hour": 0},
     lost_beneath_what_is_rolled_back: {"a": 0},
+    rewritten_on_a_host_whose_clock_is_ahead: {"corrected": 0},
     two_under_one_lock: {"second": 0},
     cleaned_beneath_what_is_rolled_back: {"a": 0},
     registered_while_ending: {"a": 0},

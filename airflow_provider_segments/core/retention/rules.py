@@ -109,7 +109,8 @@ def rule_for(lineage: Lineage, entry: LineageEntry, config: TableConfig, now_ms:
 
 def _rewriter_of(lineage: Lineage, entry: LineageEntry) -> str | None:
     """An entry that brought some of what ``entry`` replaced and that readers may still fall back from. Its segments
-    must not leave the registry before it can no longer: they would count as lost."""
+    must not leave the registry before it can no longer: they would count as lost. By one clock that entry is the older
+    one and goes first or at the same time; hosts have several."""
     replaced = frozenset(entry.segments_from) if lineage.rewrites else frozenset()
     for entry_id in lineage.rewrites if replaced else ():
         if entry_id != entry.entry_id and not replaced.isdisjoint(lineage.entries[entry_id].segments_to):
