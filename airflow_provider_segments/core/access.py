@@ -8,6 +8,7 @@ that a push does).
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,12 @@ from airflow_provider_segments.core.zookeeper.session import (
     SetData,
     ZooKeeperSession,
 )
-from airflow_provider_segments.exceptions import AccessDeniedError, ContentionError, InvalidConfigError
+from airflow_provider_segments.exceptions import (
+    AccessDeniedError,
+    ContentionError,
+    CorruptRecordError,
+    InvalidConfigError,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_segments.core.cluster import Cluster
@@ -54,9 +60,17 @@ class AclReport:
 def adopt(session: ZooKeeperSession, paths: ClusterPaths) -> None:
     """Have the session make znodes as the cluster's roles say, and say loudly when credentials protect nothing.
 
-    Raises :class:`AccessDeniedError` for somebody without a role.
+    Damaged roles stop nobody who only looks: readers and the doctor are needed most then. A write that would make a
+    znode is refused with :class:`CorruptRecordError`, since nobody knows who may see it. Raises
+    :class:`AccessDeniedError` for somebody without a role.
     """
-    if (roles := read_roles(session, paths)) is not None:
+    try:
+        roles = read_roles(session, paths)
+    except CorruptRecordError as error:
+        _LOG.error("No push, lock or lease is made until `segments acl apply` has stored the roles anew: %s", error)
+        session.acl_of = functools.partial(_permit_nothing, error)
+        return
+    if roles is not None:
         session.acl_of = lambda path: roles.acls(_parts(paths, path))
         return
     if not session.settings.identities:
@@ -68,6 +82,10 @@ def adopt(session: ZooKeeperSession, paths: ClusterPaths) -> None:
             "it. Run `segments acl check`, and `segments acl apply` to shut it (docs/trust.md)",
             paths.cluster,
         )
+
+
+def _permit_nothing(error: CorruptRecordError, _: str) -> list[ACL]:
+    raise error
 
 
 def read_roles(session: ZooKeeperSession, paths: ClusterPaths) -> Roles | None:

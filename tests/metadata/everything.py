@@ -16,6 +16,7 @@ from airflow_provider_segments.core.tiering import records as offloads
 from airflow_provider_segments.core.tiering.records import OffloadRecord
 from airflow_provider_segments.core.upsert.marks import HeldVersion
 from airflow_provider_segments.core.zookeeper import Create
+from airflow_provider_segments.core.zookeeper.acl import Roles
 from tests.deletion.support import LATER, World, batch_of
 from tests.support.tables import everything
 
@@ -53,6 +54,7 @@ def busy(world: World) -> Iterator[World]:
         request = LockRequest(group="g", task="t", interval=Interval(0, HOUR))
         table.locks.acquire(request)
         claimed = world.store.queue.receive(1)
+        _shut(world)
         yield world
         world.store.queue.release(claimed)
 
@@ -83,6 +85,13 @@ def _leave_what_a_killed_run_leaves(world: World) -> None:
     session.ensure([paths.held_versions("t")])
     held = HeldVersion("reader", 1, True, world.hand.now_ms)
     session.commit([Create(paths.held_version("t", "reader"), records.encode(held))])
+
+
+def _shut(world: World) -> None:
+    """The znodes of a cluster with roles. Processes that connect from now on follow them."""
+    session, paths = world.store.session, world.store.paths
+    roles = Roles(reader=("world:anyone",), operator=("sasl:me",))
+    session.commit([Create(paths.roles, roles.encode()), Create(paths.operators, b"")])
 
 
 def paths_by_kind(store: SegmentStore) -> dict[str, list[str]]:

@@ -21,6 +21,7 @@ from airflow_provider_segments.core.doctor.kinds import KINDS
 from airflow_provider_segments.core.doctor.report import Severity
 from airflow_provider_segments.core.locking import LockRequest
 from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper import Create, Delete, SetData
 from airflow_provider_segments.exceptions import CorruptRecordError, SegmentsError
 from tests.deletion.support import LATER, World
@@ -93,10 +94,10 @@ def command(world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def test_a_cluster_with_everything_in_it_has_znodes_of_every_kind(world: World) -> None:
     """A kind that no run makes could not be swept, and one without a name would be foreign to the doctor."""
     found = paths_by_kind(world.store)
-    missing = {kind.name for kind in KINDS} - found.keys() - {"roles", "operators"}  # of a cluster that is shut
+    missing = {kind.name for kind in KINDS} - found.keys()
     assert not missing, f"no znode of these kinds: {missing}"
     harmed = {kind for kind, paths in found.items() if any(world.store.session.get(path).data for path in paths)}  # type: ignore[union-attr]
-    assert harmed >= kinds_with_content() - {"time chunk", "roles"}
+    assert harmed >= kinds_with_content() - {"time chunk"}
 
 
 def actions(world: World) -> dict[str, Callable[[], object]]:
@@ -250,7 +251,7 @@ def test_the_whole_sweep(world: World, capsys: pytest.CaptureFixture[str]) -> No
     assert swept.cases > 150 and swept.outcomes["named"] > 100
 
 
-@pytest.mark.parametrize("kind", sorted(kinds_with_content() - {"roles"}))
+@pytest.mark.parametrize("kind", sorted(kinds_with_content()))
 def test_no_command_shows_a_traceback(world: World, kind: str, command: Callable[..., int]) -> None:
     """Bytes that are no UTF-8, deep nesting and a newer format, in each kind of record."""
     [path, *_] = [path for path in paths_by_kind(world.store)[kind] if f"/{OTHER}" not in path]
@@ -278,6 +279,21 @@ def test_a_lock_box_overwritten_with_an_empty_object_grants_nothing(world: World
         world.store.session.commit([SetData(box.path, payload, node.version)])
         with pytest.raises(CorruptRecordError, match="not a readable lock box"):
             box.acquire(LockRequest(group="second", task="t", interval=Interval(0, HOUR)))
+
+
+@pytest.mark.parametrize("harm", ["{}", "not UTF-8", "newer format"])
+def test_damaged_roles_stop_what_makes_znodes_and_nobody_who_looks(world: World, harm: str) -> None:
+    """Nobody knows who may see a new znode; who looks needs none."""
+    session, paths = world.store.session, world.store.paths
+    node = session.get(paths.roles)
+    assert node is not None
+    session.commit([SetData(paths.roles, HARMS[harm](node.data, random.Random(1)), node.version)])
+    before = contents(world.store)
+    with SegmentStore.connect(session.settings.hosts, paths.cluster, world.store.storage.uri) as store:
+        assert store.table("t").snapshot().names == world.store.table("t").snapshot().names
+        with pytest.raises(CorruptRecordError, match="ROLES"):
+            store.table("t").start()
+    assert contents(world.store) == before
 
 
 def test_the_sweep_leaves_the_queue_as_it_was(world: World) -> None:
