@@ -73,7 +73,7 @@ def upsert_rollback(call: Call) -> None:
         return
     gone = count(len(done.taken_back), "version")
     call.out.line(f"table {table.name} shows version {call.args.to} again, as version {done.version}; took back {gone}")
-    call.out.line(f"ingestion goes on from {_positions(done.positions)}; give Spark a new checkpoint")
+    call.out.line(f"ingestion goes on from {_positions(done.positions)}")
     if done.waiting:
         call.out.line(f"{count(len(done.waiting), 'push', 'pushes')} will be resolved again")
 

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StructType
 
 from airflow_provider_segments.core.table import Table
+from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.spark import application
 from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION
 from airflow_provider_segments.upsert.ingest import IngestedBatch, UpsertIngestor
@@ -61,7 +62,9 @@ def ingest_stream(
 ) -> IngestedStream:
     """Ingest ``stream`` into an upsert table: all that is there now, or, with ``every_seconds``, until it is stopped.
 
-    ``checkpoint`` is Spark's folder for the stream; ``name`` and ``cache`` are those of :class:`.UpsertIngestor`.
+    ``checkpoint`` is Spark's folder for the stream. After a rollback of the table a new one is begun in it, so that
+    what was taken back is read again; a stream that goes on meanwhile is refused (``upsert-rolled-back``). ``name`` and
+    ``cache`` are those of :class:`.UpsertIngestor`.
     Ordinary pushes that wait are resolved first. Events that cannot be used go to ``reject_folder`` as JSON where the
     table's config says ``onBadTime: reject``, else they fail the run. Raises :class:`LockDeniedError` when another
     process ingests into the table and has not ended after ``wait_s`` seconds, and what
@@ -77,10 +80,13 @@ def ingest_stream(
             locks=(lock,),
             on_rejected=_reject_to(spark, reject_folder),
             spark_schema=schema.json(),
+            rollbacks=len(require_record(table.lineage()).voids),
         )
         if left := ingestor.take_over():
             _LOG.warning("table %r: reverted what an earlier run had left: %s", table.name, ", ".join(left))
         done.add(ingestor.ingest())
+        if ingestor.rollbacks:
+            checkpoint = f"{checkpoint.rstrip('/')}/rollback-{ingestor.rollbacks}"
         _run(stream, checkpoint, every_seconds, lambda events: done.add(ingestor.ingest(events)))
     _LOG.info("table %r: version %d after %d batches: %s", table.name, done.version, done.batches, done.counts)
     return done
@@ -164,8 +170,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_stream(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
-    """The stream of events that the application was told to ingest."""
-    reader = spark.readStream.format(arguments.format).options(**arguments.options)
+    """The stream of events that the application was told to ingest. Kafka's begins with the earliest one unless an
+    option says otherwise: what is in the table already changes nothing."""
+    options = {"startingOffsets": "earliest"} if arguments.format == "kafka" else {}
+    reader = spark.readStream.format(arguments.format).options(**{**options, **arguments.options})
     if arguments.max_files is not None:
         reader = reader.option("maxFilesPerTrigger", arguments.max_files)
     if arguments.format == "kafka":

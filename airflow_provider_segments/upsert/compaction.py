@@ -26,11 +26,12 @@ from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.core.upsert.record import Movement, UpsertRecord, require_record
 from airflow_provider_segments.exceptions import ContentionError, EndRefusedError, OutcomeUnknownError, SegmentsError
 from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION, comparison_values
-from airflow_provider_segments.upsert.events import BULK_PARTITION, DELETE, LOSER, Column
+from airflow_provider_segments.upsert.events import BULK_PARTITION, Column
 from airflow_provider_segments.upsert.floor import raise_floor
 from airflow_provider_segments.upsert.keys import key_hashes, key_partitions
+from airflow_provider_segments.upsert.moving import MovedRows, ends_to_keep
 from airflow_provider_segments.upsert.reading import read_ends, read_segment
-from airflow_provider_segments.upsert.validity import NEVER, NO_ENDS, RowEnds, log_of
+from airflow_provider_segments.upsert.validity import NO_ENDS, RowEnds
 from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
 
 IDENTITY = "upsert-compaction/"
@@ -68,15 +69,6 @@ class _Plan:
     @property
     def names(self) -> list[str]:
         return [one.name for one in (*self.segments, *self.logs)]
-
-
-@dataclass(slots=True)
-class _Moved:
-    """Where the rows of one segment are now: ``rows`` of it became row ``row`` of segment ``names[segment]``."""
-
-    rows: Column
-    segment: Column
-    row: Column
 
 
 @dataclass(slots=True)
@@ -188,7 +180,7 @@ class _Rewriting:
         self.record: UpsertRecord = require_record(taken.lineage)
         self.ends = read_ends(taken)
         self.names: list[str] = []
-        self.moved: dict[str, _Moved] = {}
+        self.moved: dict[str, MovedRows] = {}
         everything = range(self.upsert.key_partitions)
         self.touched = sorted({number for _, part, _ in plan.groups for number in (everything if part < 0 else [part])})
 
@@ -219,7 +211,7 @@ class _Rewriting:
         at = 0
         for segment, numbers in kept:
             here = place[at : at + len(numbers)]
-            self.moved[segment.name] = _Moved(numbers, here[:, 0], here[:, 1])
+            self.moved[segment.name] = MovedRows(numbers, here[:, 0], here[:, 1])
             at += len(numbers)
         return staged
 
@@ -247,24 +239,9 @@ class _Rewriting:
             yield number, numpy.flatnonzero(found == number)
 
     def ends_to_keep(self, now: Snapshot) -> pyarrow.Table:
-        """The ends of now that are told by no log that stays: of rows that were moved, where they are now, and of rows
-        of other segments, from the logs that are merged. Each names its version."""
-        parts: list[tuple[Column, Column, Column]] = []
-        everything = read_ends(now)
-        for name, moved in self.moved.items():
-            ends = everything.get(name, NO_ENDS)
-            later = ends.until > self.record.floor
-            at = numpy.searchsorted(moved.rows, ends.rows[later])
-            inside = numpy.minimum(at, max(len(moved.rows) - 1, 0))
-            known = moved.rows[inside] == ends.rows[later] if len(moved.rows) else numpy.zeros(len(at), bool)
-            names = numpy.array([*self.names, ""], object)
-            parts.append((names[moved.segment[inside[known]]], moved.row[inside[known]], ends.until[later][known]))
-        standing = {segment.name for segment in now.segments}
+        """The ends of now that are told by no log that stays."""
         merged = read_ends(now, [log.name for log in self.plan.logs])
-        for name, ends in merged.items():
-            if name in standing and name not in self.moved:
-                parts.append((numpy.full(len(ends.rows), name, object), ends.rows, ends.until))
-        return _log(parts)
+        return ends_to_keep(self.moved, self.names, read_ends(now), merged, set(now.names))
 
 
 def _plan(taken: Snapshot, config: TableConfig, dead_share: float) -> _Plan:
@@ -300,18 +277,4 @@ def _placed(rows: pyarrow.Table, segment: Segment, config: UpsertConfig) -> pyar
         rows.append_column(REGION, pyarrow.array([config.regions[0]] * count, pyarrow.string()))
         .append_column(PARTITION, pyarrow.array(numpy.full(count, BULK_PARTITION, numpy.int32)))
         .append_column(OFFSET, pyarrow.array(numpy.full(count, segment.born, numpy.int64)))
-    )
-
-
-def _log(parts: Sequence[tuple[Column, Column, Column]]) -> pyarrow.Table:
-    if not parts:
-        return log_of()
-    until = numpy.concatenate([until for _, _, until in parts])
-    return log_of(
-        {
-            "segment": pyarrow.array(numpy.concatenate([names for names, _, _ in parts]), pyarrow.string()),
-            "row": numpy.concatenate([rows for _, rows, _ in parts]),
-            "kind": numpy.where(until == NEVER, LOSER, DELETE).astype(numpy.uint8),
-            "version": pyarrow.array(until, mask=until == NEVER),
-        }
     )

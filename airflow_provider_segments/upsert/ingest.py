@@ -118,6 +118,8 @@ class UpsertIngestor:
     ``name`` tells ingestors of one table apart: those that run at the same time must read different source partitions.
     ``cache`` is a folder for the key stores that no other process uses. ``locks`` are those under which versions are
     published (see :mod:`.owner`). ``on_rejected`` gets events that cannot be used, before anything is published.
+    ``rollbacks``, for a source that goes on by itself, is how many rollbacks the table had when it began: after another
+    one its batches are refused (``upsert-rolled-back``), because what was taken back would never come again.
     """
 
     table: Table
@@ -126,6 +128,7 @@ class UpsertIngestor:
     locks: Sequence[HeldLock] = ()
     on_rejected: Callable[[pyarrow.Table], None] | None = None
     spark_schema: str | None = None
+    rollbacks: int | None = None
     config: TableConfig = field(init=False)
     partitions: KeyPartitions = field(init=False)
 
@@ -393,6 +396,7 @@ class _Batch:
             positions=self.positions,
             cutoff=self.record.cutoff,
             bulks=self.bulks,
+            rollbacks=self.ingestor.rollbacks,
             keep_versions=self.ingestor.upsert.keep_versions,
             at_ms=self.table.store.clock.now_ms(),
         )

@@ -11,7 +11,8 @@ An actor must be a function of its arguments and of the results it got: that is 
 
 from __future__ import annotations
 
-from collections import deque
+import random
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -51,10 +52,22 @@ class TooManyStatesError(Exception):
 
 
 def explore(
-    world: W, actors: Mapping[str, Actor], violation: Callable[[W], str | None], *, limit: int = 2_000_000
+    world: W,
+    actors: Mapping[str, Actor],
+    violation: Callable[[W], str | None],
+    *,
+    limit: int = 2_000_000,
+    whole: bool = True,
 ) -> Exploration:
-    """Visit every reachable state until ``violation`` says what is wrong with one of their worlds."""
-    return _Explorer(actors, violation, limit).run(world)
+    """Visit every reachable state until ``violation`` says what is wrong with one of their worlds. Where there are more
+    than ``limit`` states, :class:`TooManyStatesError` says so; unless ``whole`` is false: then the nearest are enough.
+    """
+    try:
+        return _Explorer(actors, violation, limit).run(world)
+    except TooManyStatesError:
+        if whole:
+            raise
+        return Exploration(limit, None, ())
 
 
 class _Explorer(Generic[W]):
@@ -142,3 +155,25 @@ class _Explorer(Generic[W]):
             state, actor = parents[state]
             steps.append(f"{self.names[actor - 1]}: {getattr(self.operations[state[actor]], 'label', '?')}")
         return tuple(reversed(steps))
+
+
+def walk(
+    world: W,
+    actors: Mapping[str, Actor],
+    violation: Callable[[W], str | None],
+    chance: random.Random,
+    taken: Counter[str],
+) -> Exploration:
+    """One random interleaving of the actors until all have ended. Counts in ``taken`` the steps of each actor."""
+    explorer = _Explorer(actors, violation, 0)
+    state = [explorer.number(world), *(explorer.settle(actor, (), ()) for actor in range(len(actors)))]
+    history: list[str] = []
+    while (problem := explorer.verdicts[state[0]]) is None:
+        able = [actor for actor in range(1, len(state)) if explorer.operations[state[actor]] is not None]
+        if not able:
+            break
+        actor = chance.choice(able)
+        history.append(f"{explorer.names[actor - 1]}: {getattr(explorer.operations[state[actor]], 'label', '?')}")
+        taken[explorer.names[actor - 1]] += 1
+        state[0], state[actor] = explorer.step(state[actor], state[0])
+    return Exploration(len(explorer.worlds), problem, tuple(history) if problem else ())

@@ -20,6 +20,7 @@ from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.owner import own_key_partitions
 from airflow_provider_segments.upsert.reading import read_rows
+from airflow_provider_segments.upsert.rollback import roll_back
 from tests.upsert.world import Event, newest, to_arrow, upsert_config
 
 
@@ -133,6 +134,22 @@ def test_a_stream_of_files_becomes_versions_and_a_new_checkpoint_replays_them(
     assert again.version == 3
     assert again.counts["winners"] == 0
     assert rows_of(read_table(spark, store, "t")) == wanted(store)
+
+
+def test_what_a_rollback_has_taken_back_comes_again_with_the_next_run_of_the_stream(
+    spark: SparkSession, store: SegmentStore, tmp_path: Path
+) -> None:
+    """The checkpoint says that those events were read."""
+    store.apply_config(upsert_config())
+    table, folder = store.table("t"), tmp_path / "input"
+    events = [Event(at, 0, at, f"k{at % 4}", f"v{at}", False) for at in range(20)]
+    for number in range(2):
+        send(folder, number, events[number * 10 : number * 10 + 10])
+    assert run_stream(spark, table, folder).version == 2
+    roll_back(table.context, 1)
+    assert {row[0]: row[2] for row in wanted(store)} == newest(events[:10])
+    assert run_stream(spark, table, folder).version == 4
+    assert {row[0]: row[2] for row in wanted(store)} == newest(events)
 
 
 def test_a_second_ingestor_is_denied_until_the_first_has_ended(

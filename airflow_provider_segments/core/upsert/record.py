@@ -118,7 +118,8 @@ class Publication:
 
     ``heads`` are those of the touched key partitions as they were read *after* the entry was announced; ``base`` and
     ``positions`` are the offsets of the batch's own source partitions before and after it; ``bulks`` are the waiting
-    pushes that it resolves.
+    pushes that it resolves. ``rollbacks`` is how many rollbacks of the table the reader of the source knows of;
+    ``None`` where ``base`` is what the batch was read from.
     """
 
     entry_id: str
@@ -127,6 +128,7 @@ class Publication:
     positions: Mapping[str, int] = field(default_factory=dict)
     cutoff: int = NO_CUTOFF
     bulks: Sequence[str] = ()
+    rollbacks: int | None = None
     keep_versions: int = 1000
     at_ms: int = 0
 
@@ -134,8 +136,8 @@ class Publication:
         """The lineage after the publish: ``completed``, with the next version in the record of ``before``.
 
         Raises :class:`EndRefusedError`: ``upsert-head`` (somebody else changed a key partition since it was resolved
-        against: resolve again), ``upsert-positions`` (somebody else has read the same events), ``upsert-cutoff``,
-        ``upsert-bulk``.
+        against: resolve again), ``upsert-positions`` (somebody else has read the same events), ``upsert-rolled-back``,
+        ``upsert-cutoff``, ``upsert-bulk``.
         """
         record = require_record(before)
         self._check_heads(before, record)
@@ -182,6 +184,9 @@ class Publication:
             if now != at:
                 detail = f"source partition {source!r} is at offset {now} by now, and this batch began at {at}"
                 raise self._refused(before, "upsert-positions", detail, "Read the batch again from the positions.")
+        if self.rollbacks is not None and self.rollbacks != len(record.voids):
+            detail = "the table was rolled back since this stream began, so events before this batch would never come"
+            raise self._refused(before, "upsert-rolled-back", detail, "Begin the stream again.")
 
     def _refused(self, lineage: Lineage, rule: str, detail: str, hint: str) -> EndRefusedError:
         return EndRefusedError(rule, f"end refused: {detail}", table=lineage.table, entry_id=self.entry_id, hint=hint)
