@@ -53,7 +53,6 @@ RARE = {
     "end done: rewrite of a cut segment",
     "end done: overwrite of 1 h",
     "end done: overwrite of 24 h",
-    "inputs-overwritten",
     "lock-lost",
     "mend",
     "brought-are-deleted",
