@@ -25,6 +25,7 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.compact",
                 "operators.config",
                 "operators.deletion",
+                "operators.heartbeat",
                 "operators.locks",
                 "operators.removal",
                 "operators.replace",
@@ -34,8 +35,14 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.validate",
             )
         ],
-        "sensors": [_modules("sensors.deletion", "sensors.lineage", "sensors.locks", "sensors.upsert")],
-        "triggers": [_modules("triggers.deletion", "triggers.lineage", "triggers.locks", "triggers.upsert")],
+        "sensors": [
+            _modules("sensors.deletion", "sensors.lineage", "sensors.locks", "sensors.replication", "sensors.upsert")
+        ],
+        "triggers": [
+            _modules(
+                "triggers.deletion", "triggers.lineage", "triggers.locks", "triggers.replication", "triggers.upsert"
+            )
+        ],
         "connection-types": [_connection_type()],
         "asset-uris": [{"schemes": ["segments"], "handler": f"{_PACKAGE}.assets.segments.sanitize_uri"}],
         "cli": [f"{_PACKAGE}.cli.definition.get_segments_cli_commands"],

@@ -460,6 +460,24 @@ COMMANDS: tuple[Command | Group, ...] = (
             ),
         ),
     ),
+    Command(
+        "heartbeats",
+        "Show when each region of an upsert table was last heard",
+        "replication:heartbeats",
+        (_TABLE,),
+        "Show when each region of an upsert table was last heard. The lag grows with the clock as long as no heartbeat "
+        "comes, also when ingestion is what has ended.",
+    ),
+    Command(
+        "checkpoint",
+        "Show the version that holds exactly what a region had written up to a time",
+        "replication:checkpoint",
+        (
+            _TABLE,
+            _argument("time", metavar="TIME", type=time_ms, help="ISO 8601, UTC when it names no zone"),
+            _argument("--region", metavar="REGION", required=True, help="one of upsertConfig.regions"),
+        ),
+    ),
     Group(
         "locks",
         "Who holds which time chunks and segments",

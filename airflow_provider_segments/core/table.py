@@ -23,10 +23,12 @@ from airflow_provider_segments.core.model.names import check_table_name, check_t
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.core.replacement.context import TableContext
+from airflow_provider_segments.core.replication import stream
 from airflow_provider_segments.core.snapshot import SegmentStatus, Snapshot
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table_config import TableConfigs
+from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession, ZooKeeperSettings
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
 from airflow_provider_segments.exceptions import (
@@ -426,6 +428,13 @@ class Table:
                 f"table {self.name!r} was dropped; to bring it back: segments revert {self.name} {dropped_by}"
             )
         return taken
+
+    def checkpoint(self, time_ms: int, *, region: str) -> int:
+        """The version of an upsert table that holds exactly what ``region`` had written up to its last heartbeat at or
+        before ``time_ms`` (epoch milliseconds), to be read as ``mark``: see :func:`.replication.stream.checkpoint`."""
+        record = require_record(self.lineage())
+        known = record.stream or stream.VersionStream()
+        return stream.checkpoint(known, region, time_ms, floor=record.floor, table=self.name)
 
     @property
     def context(self) -> TableContext:

@@ -31,6 +31,13 @@ name                                  kind    what it counts
 ``segments.upsert.behind.<table>``    gauge   versions that the slowest reader with a copy is behind
 ``segments.upsert.silent.<table>``    gauge   readers with copies that have not reported for ten minutes
 ===================================== ======= ==========================================================================
+
+Of tables that expect heartbeats, with the region's name at the end:
+
+=============================================== ======= ================================================================
+``segments.heartbeats.lag_ms.<table>.<region>`` gauge   how long ago the region was heard; absent before
+``segments.heartbeats.silent.<table>.<region>`` gauge   1 when too many heartbeats are missing, or none ever came
+=============================================== ======= ================================================================
 """
 
 from __future__ import annotations
@@ -85,6 +92,19 @@ def gauge_upsert(table: Table) -> None:
         gauges["age_ms"] = max(now_ms - record.published[-1].at_ms, 0)
     for name, value in gauges.items():
         stats.gauge(f"segments.upsert.{name}.{table.name}", value)
+
+
+def gauge_heartbeats(table: Table) -> None:
+    """How long ago each region of the table was heard."""
+    from airflow_provider_segments.core.upsert.lag import heartbeat_lags
+    from airflow_provider_segments.core.upsert.record import require_record
+
+    for region, lag in heartbeat_lags(
+        table.config(), require_record(table.lineage()), table.store.clock.now_ms()
+    ).items():
+        stats.gauge(f"segments.heartbeats.silent.{table.name}.{region}", int(lag.is_silent))
+        if lag.lag_ms is not None:
+            stats.gauge(f"segments.heartbeats.lag_ms.{table.name}.{region}", lag.lag_ms)
 
 
 class DrainMeter:

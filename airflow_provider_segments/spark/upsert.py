@@ -24,6 +24,8 @@ from pyspark.sql.types import StructType
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.spark import application
+from airflow_provider_segments.spark.held import HeldEvents
+from airflow_provider_segments.upsert.barriers import ingest_to_barriers
 from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION
 from airflow_provider_segments.upsert.ingest import IngestedBatch, UpsertIngestor
 from airflow_provider_segments.upsert.owner import LEASE_MS, own_key_partitions
@@ -87,7 +89,17 @@ def ingest_stream(
         done.add(ingestor.ingest())
         if ingestor.rollbacks:
             checkpoint = f"{checkpoint.rstrip('/')}/rollback-{ingestor.rollbacks}"
-        _run(stream, checkpoint, every_seconds, lambda events: done.add(ingestor.ingest(events)))
+        held = HeldEvents(checkpoint) if ingestor.upsert.heartbeat_ms is not None else None
+
+        def ingest(events: pyarrow.Table, batch: int) -> None:
+            before = None if held is None else held.before(batch)
+            versions, after = ingest_to_barriers(ingestor, events, before)
+            for version in versions:
+                done.add(version)
+            if held is not None:
+                held.store(batch, after)
+
+        _run(stream, checkpoint, every_seconds, ingest)
     _LOG.info("table %r: version %d after %d batches: %s", table.name, done.version, done.batches, done.counts)
     return done
 
@@ -109,16 +121,16 @@ def from_kafka(messages: DataFrame, schema: StructType | str, *, topics: int = 1
 
 
 def _run(
-    stream: DataFrame, checkpoint: str, every_seconds: float | None, ingest: Callable[[pyarrow.Table], None]
+    stream: DataFrame, checkpoint: str, every_seconds: float | None, ingest: Callable[[pyarrow.Table, int], None]
 ) -> None:
     """Run the query to its end. An error of ours comes out as it was raised, not as the text that Spark makes of it."""
     errors: list[Exception] = []
 
-    def each(batch: DataFrame, _: int) -> None:
+    def each(batch: DataFrame, number: int) -> None:
         try:
             events = batch.toArrow()
             if events.num_rows:
-                ingest(events)
+                ingest(events, number)
         except Exception as error:
             errors.append(error)
             raise

@@ -28,6 +28,7 @@ from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.segment import Segment, StagedSegment
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.replacement.stage import StageTicket
+from airflow_provider_segments.core.replication.heartbeat import TakenHeartbeat
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.core.upsert.record import (
     Head,
@@ -43,7 +44,7 @@ from airflow_provider_segments.exceptions import (
     SegmentsError,
     UpsertRefusedError,
 )
-from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION, events_of
+from airflow_provider_segments.upsert.columns import events_of
 from airflow_provider_segments.upsert.events import DELETE, LOSER, Column, IngestionUpsertEvents
 from airflow_provider_segments.upsert.key_store import KeyStore, default_root
 from airflow_provider_segments.upsert.keys import key_partitions
@@ -52,6 +53,7 @@ from airflow_provider_segments.upsert.partitions import KeyPartitions, segment_e
 from airflow_provider_segments.upsert.reading import read_segment
 from airflow_provider_segments.upsert.rejects import SortedOut, sort_out
 from airflow_provider_segments.upsert.resolve import Resolution, resolve
+from airflow_provider_segments.upsert.source_read import SourceRead, without_heartbeats
 from airflow_provider_segments.upsert.validity import log_of
 from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
 
@@ -163,25 +165,33 @@ class UpsertIngestor:
             self.abort(entry_id)
         return left
 
-    def ingest(self, events: pyarrow.Table | None = None, *, base: Mapping[str, int] | None = None) -> IngestedBatch:
+    def ingest(
+        self,
+        events: pyarrow.Table | None = None,
+        *,
+        base: Mapping[str, int] | None = None,
+        heartbeats: Sequence[TakenHeartbeat] = (),
+    ) -> IngestedBatch:
         """Make a version of ``events`` and of the ordinary pushes that wait; without events of the pushes alone.
 
         Each event has the key columns, the comparison column, ``$partition`` and ``$offset``, and ``$region`` where
         there are several. ``base`` are the positions that the batch was read from: with it, a batch that somebody else
-        has read meanwhile is refused (``upsert-positions``). Raises :class:`SourceDataError`, what ``start``, ``stage``
+        has read meanwhile is refused (``upsert-positions``). ``heartbeats`` are those that the version takes, as
+        :mod:`.barriers` finds them. Raises :class:`SourceDataError`, what ``start``, ``stage``
         and ``end`` raise, and storage errors; then nothing is published.
         """
         record = require_record(self.table.lineage())
-        sorted_out = None if events is None else sort_out(events, self.config, record.cutoff)
+        rows = None if events is None else without_heartbeats(events)
+        sorted_out = sort_out(rows, self.config, record.cutoff) if rows is not None and rows.num_rows else None
         if sorted_out is not None and sorted_out.rejected.num_rows and self.on_rejected is not None:
             self.on_rejected(sorted_out.rejected)
-        ends = {} if events is None else _source_ends(events, self.upsert)
-        if not ends and not waiting_bulks(self.table.lineage(), record):
+        read = None if events is None else SourceRead.of(events, self.upsert, heartbeats)
+        if (read is None or not read.ends) and not waiting_bulks(self.table.lineage(), record):
             return IngestedBatch(record.clock)
         identity = f"{IDENTITY}{self.name}/{self.table.store.clock.new_id()}"
         entry_id = self.table.start((), identity=identity, locks=self.locks).entry_id
         try:
-            return self._published(entry_id, sorted_out, ends, base)
+            return self._published(entry_id, sorted_out, read, base)
         except OutcomeUnknownError:
             raise  # the version may be there: whoever sends the batch again finds its rows
         except SegmentsError:
@@ -189,11 +199,11 @@ class UpsertIngestor:
             raise
 
     def _published(
-        self, entry_id: str, sorted_out: SortedOut | None, ends: Mapping[str, int], base: Mapping[str, int] | None
+        self, entry_id: str, sorted_out: SortedOut | None, read: SourceRead | None, base: Mapping[str, int] | None
     ) -> IngestedBatch:
         rows = None if sorted_out is None else sorted_out.rows
         for _ in range(_ATTEMPTS):
-            batch = _Batch(self, entry_id, rows, ends, base)
+            batch = _Batch(self, entry_id, rows, read, base)
             try:
                 done = batch.publish()
             except EndRefusedError as refused:
@@ -221,7 +231,7 @@ class _Batch:
         ingestor: UpsertIngestor,
         entry_id: str,
         rows: pyarrow.Table | None,
-        ends: Mapping[str, int],
+        read: SourceRead | None,
         base: Mapping[str, int] | None,
     ) -> None:
         self.ingestor = ingestor
@@ -231,8 +241,10 @@ class _Batch:
         lineage = self.table.lineage()
         self.record: UpsertRecord = require_record(lineage)
         self.bulks = waiting_bulks(lineage, self.record)
-        read = self.record.positions
-        self.base = {source: (read if base is None else base).get(source) for source in ends}
+        self.read = read
+        ends = {} if read is None else read.ends
+        known = self.record.positions if base is None else base
+        self.base = {source: known.get(source) for source in ends}
         self.positions = {source: max(end, self.base[source] or 0) for source, end in ends.items()}
         self.switch_ms = 0.0
         self.expired: list[tuple[str, Column]] = []
@@ -394,6 +406,8 @@ class _Batch:
             heads={part.partition: part.head for part in resolved},
             base=self.base,
             positions=self.positions,
+            read=None if self.read is None else self.read.digests(self.base),
+            heartbeats=() if self.read is None else self.read.heartbeats,
             cutoff=self.record.cutoff,
             bulks=self.bulks,
             rollbacks=self.ingestor.rollbacks,
@@ -417,17 +431,6 @@ class _Batch:
                 self.expired.append((segment.name, events.row[expired]))
                 found.append((segment, events.take(~expired)))
         return found
-
-
-def _source_ends(events: pyarrow.Table, config: UpsertConfig) -> dict[str, int]:
-    """By source partition, the offset after the last one of ``events``, rejected ones included: they were read."""
-    names = [name for name in (REGION, PARTITION) if name in events.column_names]
-    usable = events.select([*names, OFFSET]).drop_null()
-    ends = usable.group_by(names).aggregate([(OFFSET, "max")])
-    regions = ends.column(REGION).to_pylist() if REGION in names else [config.regions[0]] * ends.num_rows
-    offsets = ends.column(f"{OFFSET}_max").to_pylist()
-    parts = ends.column(PARTITION).to_pylist()
-    return {f"{region}/{part}": end + 1 for region, part, end in zip(regions, parts, offsets, strict=True)}
 
 
 def _with_column(rows: pyarrow.Table, name: str, values: pyarrow.Array) -> pyarrow.Table:

@@ -81,6 +81,7 @@ def rolled_back(record: UpsertRecord, version: int, rollback_id: str, now_ms: in
             Published(record.clock + 1, rollback_id, now_ms, is_rollback=True),
         ),
         waiting=tuple(dict.fromkeys([*again, *record.waiting])),
+        stream=None if record.stream is None else record.stream.rolled_back(version),
     )
 
 

@@ -11,6 +11,7 @@ from airflow_provider_segments.core.locking import LockRequest
 from airflow_provider_segments.core.model import records
 from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.model.ledger import LedgerComponent, LedgerType, OffloadContext
+from airflow_provider_segments.core.replication.emission import HeartbeatEmitter
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.tiering import records as offloads
 from airflow_provider_segments.core.tiering.records import OffloadRecord
@@ -85,6 +86,7 @@ def _leave_what_a_killed_run_leaves(world: World) -> None:
     session.ensure([paths.held_versions("t")])
     held = HeldVersion("reader", 1, True, world.hand.now_ms)
     session.commit([Create(paths.held_version("t", "reader"), records.encode(held))])
+    HeartbeatEmitter(world.store.cluster, "t", "eu", "me").emit(1, lambda _: None)
 
 
 def _shut(world: World) -> None:

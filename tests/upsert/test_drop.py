@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_segments.core.model.names import is_entry_id
+from airflow_provider_segments.core.replication.emission import HeartbeatEmitter
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.upsert.marks import HeldVersions
 from airflow_provider_segments.exceptions import SegmentsError, TableDroppedError
@@ -27,6 +28,7 @@ def test_a_dropped_table_shows_nothing_comes_back_whole_and_goes_in_the_end(
     for at in range(3):
         ingestor.ingest(to_arrow([Event(at, 0, at, "a", f"v{at}", False)]))
     HeldVersions(timed.cluster, "t").report("extract", 1)
+    HeartbeatEmitter(timed.cluster, "t", "eu", "me").emit(1, lambda _: None)
     dropped = table.drop()
     assert is_entry_id(dropped.entry_id)
     with pytest.raises(TableDroppedError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from airflow_provider_segments.core.model.period import parse_period
 from airflow_provider_segments.exceptions import InvalidConfigError
 
 MODES = ("NONE", "FULL", "PARTIAL")
@@ -15,7 +16,7 @@ MAX_KEY_PARTITIONS = 256
 _FIELDS = {
     "mode", "comparisonColumns", "comparisonColumn", "deleteRecordColumn", "outOfOrderRecordColumn",
     "dropOutOfOrderRecord", "metadataTTL", "partialUpsertStrategies", "defaultPartialUpsertStrategy",
-    "keyPartitions", "regions", "keepVersions",
+    "keyPartitions", "regions", "keepVersions", "heartbeatInterval",
 }  # fmt: skip
 
 
@@ -28,7 +29,7 @@ class UpsertConfig:
     boolean column that is true in a delete record, ``out_of_order`` a boolean column that is written true for rows that
     are never visible; without it such rows are counted and not written. ``regions`` are the names that a row's
     ``$region`` may have, in the order in which they win a tie. ``keep_versions`` is how many versions can be read and
-    gone back to.
+    gone back to. ``heartbeat_ms`` is how often each region is to send a heartbeat, ``None`` for a table without.
     """
 
     mode: str
@@ -39,6 +40,7 @@ class UpsertConfig:
     out_of_order: str | None = None
     regions: tuple[str, ...] = ("",)
     keep_versions: int = 1000
+    heartbeat_ms: int | None = None
     strategies: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     default_strategy: str = "OVERWRITE"
 
@@ -79,6 +81,7 @@ class UpsertConfig:
             out_of_order=_name(section, "outOfOrderRecordColumn"),
             regions=_names("upsertConfig.regions", section.get("regions", [""]), empty=True),
             keep_versions=_count(section, "keepVersions", 1000, 10_000),
+            heartbeat_ms=_interval(section),
             strategies=MappingProxyType(_strategies(section, mode)),
             default_strategy=_choice(
                 "defaultPartialUpsertStrategy", section.get("defaultPartialUpsertStrategy", "OVERWRITE"), STRATEGIES
@@ -118,6 +121,8 @@ class UpsertConfig:
             )
         if section.get("dropOutOfOrderRecord") and self.out_of_order:
             raise InvalidConfigError("upsertConfig has both dropOutOfOrderRecord and outOfOrderRecordColumn; set one")
+        if self.heartbeat_ms is not None and "" in self.regions:
+            raise InvalidConfigError("upsertConfig.heartbeatInterval needs upsertConfig.regions: who sends heartbeats")
         special = [name for name in (*self.primary_key, self.comparison_column, self.deletes) if name]
         if wrong := [name for name in self.strategies if name in special]:
             raise InvalidConfigError(f"partialUpsertStrategies must not name {wrong[0]!r}: it decides which row wins")
@@ -138,6 +143,16 @@ def _strategies(section: Mapping[str, Any], mode: str) -> dict[str, str]:
     if given and mode != "PARTIAL":
         raise InvalidConfigError("upsertConfig.partialUpsertStrategies needs mode PARTIAL")
     return {str(name): _choice(f"partialUpsertStrategies.{name}", how, STRATEGIES) for name, how in given.items()}
+
+
+def _interval(section: Mapping[str, Any]) -> int | None:
+    given = section.get("heartbeatInterval")
+    if given is None:
+        return None
+    interval = parse_period(given) if isinstance(given, str) else 0
+    if interval <= 0:
+        raise InvalidConfigError(f"upsertConfig.heartbeatInterval must be a period such as 1m, not {given!r}")
+    return interval
 
 
 def _choice(key: str, value: Any, allowed: tuple[str, ...]) -> str:

@@ -94,9 +94,11 @@ def remove_table(context: TableContext, entry_id: str) -> bool:
     if stored.lineage.dropped_by != entry_id or waits_for(context, stored.lineage):
         return False
     context.registry.remove_empty_chunks()
-    held, table = context.cluster.paths.held_versions(context.table), context.table
-    reports = [context.cluster.paths.held_version(table, name) for name in context.session.children(held)]
-    paths = [context.records.guard_path(entry_id), *reports, *context.cluster.paths.of_table(table)]
+    known, table = context.cluster.paths, context.table
+    parents = [known.held_versions(table), known.emissions(table)]
+    below = context.session.children_many(parents)
+    reports = [f"{parent}/{name}" for parent, names in zip(parents, below, strict=True) for name in names]
+    paths = [context.records.guard_path(entry_id), *reports, *known.of_table(table)]
     nodes = context.session.get_many(paths)
     versions = {path: node.version for path, node in zip(paths, nodes, strict=True) if node is not None}
     versions[context.records.path] = stored.version

@@ -21,6 +21,8 @@ import msgspec
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
 from airflow_provider_segments.core.model import records
 from airflow_provider_segments.core.model.records import Record, RecordDecoder
+from airflow_provider_segments.core.replication.heartbeat import TakenHeartbeat
+from airflow_provider_segments.core.replication.stream import Digest, VersionStream
 from airflow_provider_segments.exceptions import EndRefusedError, UpsertRefusedError
 
 NO_CUTOFF = -(2**63)
@@ -54,7 +56,8 @@ class Published(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
 class UpsertRecord(Record, frozen=True, omit_defaults=True, tag_field=records.FORMAT, tag=1):
     """See the module. ``positions`` says, by source partition, the offset to read next. ``cutoff`` is the smallest
     comparison value that is still taken: keys whose newest row is older may be forgotten. ``waiting`` are the ids of
-    ordinary pushes whose rows have not been compared with the table's yet: no reader sees them."""
+    ordinary pushes whose rows have not been compared with the table's yet: no reader sees them. ``stream`` has the
+    heartbeats of a table that expects some."""
 
     key_partitions: int
     heads: tuple[Head, ...]
@@ -65,6 +68,7 @@ class UpsertRecord(Record, frozen=True, omit_defaults=True, tag_field=records.FO
     voids: tuple[tuple[int, int], ...] = ()
     published: tuple[Published, ...] = ()
     waiting: tuple[str, ...] = ()
+    stream: VersionStream | None = None
 
     @classmethod
     def new(cls, key_partitions: int) -> UpsertRecord:
@@ -109,7 +113,8 @@ class UpsertRecord(Record, frozen=True, omit_defaults=True, tag_field=records.FO
         them may be stored for as long as the table is."""
         floor = max(self.floor, floor)
         kept = tuple(one for one in self.published if one.version > floor)
-        return msgspec.structs.replace(self, floor=floor, published=kept)
+        stream = None if self.stream is None else self.stream.raised(floor)
+        return msgspec.structs.replace(self, floor=floor, published=kept, stream=stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +122,18 @@ class Publication:
     """A batch that wants to become a version.
 
     ``heads`` are those of the touched key partitions as they were read *after* the entry was announced; ``base`` and
-    ``positions`` are the offsets of the batch's own source partitions before and after it; ``bulks`` are the waiting
-    pushes that it resolves. ``rollbacks`` is how many rollbacks of the table the reader of the source knows of;
-    ``None`` where ``base`` is what the batch was read from.
+    ``positions`` are the offsets of the batch's own source partitions before and after it; ``read`` are the digests of
+    what is between, on a table that expects heartbeats; ``bulks`` are the waiting pushes that it resolves.
+    ``rollbacks`` is how many rollbacks of the table the reader of the source knows of; ``None`` where ``base`` is what
+    the batch was read from.
     """
 
     entry_id: str
     heads: Mapping[int, Head]
     base: Mapping[str, int | None] = field(default_factory=dict)
     positions: Mapping[str, int] = field(default_factory=dict)
+    read: Mapping[str, Digest] | None = None
+    heartbeats: Sequence[TakenHeartbeat] = ()
     cutoff: int = NO_CUTOFF
     bulks: Sequence[str] = ()
     rollbacks: int | None = None
@@ -158,9 +166,13 @@ class Publication:
             for number, head in enumerate(record.heads)
         ]
         done = Published(version, self.entry_id, self.at_ms, undo, tuple(self.bulks))
+        stream = record.stream
+        if self.read is not None:
+            stream = (stream or VersionStream()).published(version, self.read, self.heartbeats)
         changed = msgspec.structs.replace(
             record,
             clock=version,
+            stream=stream,
             positions={**record.positions, **self.positions},
             heads=tuple(heads),
             published=(*record.published, done),

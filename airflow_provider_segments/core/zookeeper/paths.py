@@ -105,6 +105,7 @@ class ClusterPaths:
             self.lock_box(table),
             self.offloads(table),
             self.held_versions(table),
+            self.emissions(table),
             self.config(table),
         )
 
@@ -115,6 +116,14 @@ class ClusterPaths:
     def held_version(self, table: str, reader: str) -> str:
         """The version that one reader has reported."""
         return f"{self.held_versions(table)}/{check_table_name(reader)}"
+
+    def emissions(self, table: str) -> str:
+        """Parent of the states of the emitters of an upsert table's heartbeats."""
+        return f"/{self.cluster}/HEARTBEATS/{check_table_name(table)}"
+
+    def emission(self, table: str, region: str) -> str:
+        """The state of the emitters of one region's heartbeats."""
+        return f"{self.emissions(table)}/{check_table_name(region)}"
 
     def config(self, table: str) -> str:
         """A table's config."""

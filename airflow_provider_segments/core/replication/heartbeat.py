@@ -1,0 +1,88 @@
+"""Heartbeats: control records that pass through a region's source as data does, and say that it is alive. Pure.
+
+The emitter of a region writes one heartbeat to each of its source partitions. Ingestion reads them with the events, and
+records each in the version that took it. A heartbeat needs no vector of its own: the positions of its version are it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from airflow_provider_segments.core.model import records
+from airflow_provider_segments.core.model.records import Record, RecordDecoder
+
+SILENT_AFTER = 3
+"""A region is silent when no heartbeat has come for so many intervals."""
+
+FAR_AHEAD_MS = 60_000
+"""A heartbeat this far in the future says that one of two clocks is wrong."""
+
+
+class Heartbeat(Record, frozen=True, order=True, tag_field=records.FORMAT, tag=1):
+    """What is written to each of the ``partitions`` source partitions of a region, which are numbered from 0.
+
+    ``term`` counts the emitters that the region has had, ``time_ms`` (epoch milliseconds) rises strictly over all of
+    them. ``previous_ms`` is the time of the last heartbeat that is known to be in all source partitions, 0 for none.
+    """
+
+    term: int
+    time_ms: int
+    previous_ms: int
+    partitions: int
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """What orders heartbeats of a region."""
+        return self.term, self.time_ms
+
+
+class TakenHeartbeat(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A heartbeat of ``region`` that version ``version`` has taken, in every source partition but ``missing``.
+
+    Without ``missing`` it is *aligned*: the version holds exactly what the region had written up to it."""
+
+    region: str
+    term: int
+    time_ms: int
+    previous_ms: int
+    version: int = 0
+    missing: tuple[int, ...] = ()
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """What orders heartbeats of a region."""
+        return self.term, self.time_ms
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How long ago the region was heard, in milliseconds; ``None``: never. ``is_ahead``: by a clock that is ahead."""
+
+    region: str
+    lag_ms: int | None
+    interval_ms: int
+    is_ahead: bool = False
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether too many heartbeats are missing, or none was ever heard."""
+        return self.lag_ms is None or self.lag_ms > SILENT_AFTER * self.interval_ms
+
+
+def lags(regions: Iterable[str], last: Mapping[str, TakenHeartbeat], interval_ms: int, now_ms: int) -> dict[str, Lag]:
+    """The lag of each region, which grows with the clock as long as no heartbeat is taken; never negative."""
+    found: dict[str, Lag] = {}
+    for region in regions:
+        behind = now_ms - last[region].time_ms if region in last else None
+        is_ahead = behind is not None and behind < -FAR_AHEAD_MS
+        found[region] = Lag(region, None if behind is None else max(behind, 0), interval_ms, is_ahead)
+    return found
+
+
+_DECODER = RecordDecoder(Heartbeat, "heartbeat")
+
+
+def decode(payload: bytes, where: str) -> Heartbeat:
+    """The heartbeat in ``payload``. Raises :class:`CorruptRecordError`."""
+    return _DECODER.decode(payload, where)

@@ -1,0 +1,32 @@
+"""How long ago each region of an upsert table was heard. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.replication.heartbeat import Lag, lags
+from airflow_provider_segments.core.upsert.record import UpsertRecord
+from airflow_provider_segments.exceptions import UpsertRefusedError
+
+
+def heartbeat_lags(
+    config: TableConfig, record: UpsertRecord, now_ms: int, regions: Collection[str] = ()
+) -> dict[str, Lag]:
+    """The lag of each of ``regions`` (empty: all), by the last heartbeat that a version has taken.
+
+    Raises :class:`UpsertRefusedError`: ``no-heartbeats`` for a table that expects none, ``no-region`` for a region that
+    its config does not name."""
+    upsert = config.upsert
+    if upsert is None or upsert.heartbeat_ms is None:
+        raise UpsertRefusedError(
+            "no-heartbeats",
+            "it expects no heartbeats",
+            table=config.name,
+            hint="Set upsertConfig.regions and upsertConfig.heartbeatInterval.",
+        )
+    if unknown := sorted(set(regions) - set(upsert.regions)):
+        detail = f"its config names no region {unknown[0]!r}; it has {', '.join(upsert.regions)}"
+        raise UpsertRefusedError("no-region", detail, table=config.name)
+    last = {} if record.stream is None else record.stream.last()
+    return lags(regions or upsert.regions, last, upsert.heartbeat_ms, now_ms)

@@ -1,0 +1,36 @@
+"""Write a heartbeat of a region into its source, every minute.
+
+The source is a folder of Parquet files. Give this DAG and whatever else adds events to the folder a pool of one slot.
+Readers of the table then know how fresh it is, also while nothing is written; docs/replication.md says how.
+"""
+
+from __future__ import annotations
+
+import pendulum
+from airflow.sdk import DAG, Param
+
+from airflow_provider_segments.operators.heartbeat import EmitHeartbeatOperator
+
+with DAG(
+    dag_id="segments_heartbeat",
+    schedule="* * * * *",
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=True,
+    tags=["segments"],
+    doc_md=__doc__,
+    params={
+        "table": Param("events", type="string", minLength=1, title="Upsert table"),
+        "region": Param("eu", type="string", minLength=1, title="Region"),
+        "folder": Param("/data/events/eu", type="string", minLength=1, title="Folder of the region's events"),
+        "partitions": Param(1, type="integer", minimum=1, title="Source partitions of the region"),
+    },
+):
+    EmitHeartbeatOperator(
+        task_id="beat",
+        table="{{ params.table }}",
+        region="{{ params.region }}",
+        folder="{{ params.folder }}",
+        partitions="{{ params.partitions }}",
+    )

@@ -1,0 +1,90 @@
+"""The heartbeat DAG as it is, and the gate that waits for all regions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.exceptions import UpsertRefusedError
+from airflow_provider_segments.operators.metrics import gauge_heartbeats
+from airflow_provider_segments.sensors.replication import HeartbeatLagSensor
+from airflow_provider_segments.triggers.replication import HeartbeatLagTrigger, judge_lag
+from airflow_provider_segments.upsert.barriers import ingest_to_barriers
+from airflow_provider_segments.upsert.ingest import UpsertIngestor
+from tests.airflow.helpers import MetricsBackend, RunDag, first_event, states
+from tests.airflow.test_dags import dags
+from tests.replication.support import Log, arrow, region_config
+
+NEVER_S = 600.0
+
+
+@pytest.fixture
+def regions(store: SegmentStore, table_name: str) -> Table:
+    store.apply_config(region_config(table_name))
+    return store.table(table_name)
+
+
+def hear(table: Table, folder: Path, region: str, lag_ms: int = 0) -> None:
+    """Have a version take a heartbeat of that age."""
+    now_ms, log = time.time_ns() // 1_000_000, Log(region)
+    log.sizes[0] = now_ms
+    log.beat(now_ms - lag_ms)
+    ingest_to_barriers(UpsertIngestor(table, cache=folder / "cache"), arrow(log.rows))
+
+
+def test_dag_writes_heartbeats_that_ingestion_takes(run_dag: RunDag, regions: Table, tmp_path: Path) -> None:
+    folder = tmp_path / "eu"
+    for _ in range(2):
+        done = run_dag(
+            dags()["segments_heartbeat"],
+            {"table": regions.name, "region": "eu", "folder": str(folder), "partitions": 2},
+        )
+        assert done.state == "success", states(done)
+    files = sorted(folder.glob("*.parquet"))
+    events = pyarrow.concat_tables([pyarrow.parquet.read_table(file) for file in files])
+    ingest_to_barriers(UpsertIngestor(regions, cache=tmp_path / "cache"), events)
+    lags = judge_lag(regions, ["eu"], 600_000)
+    assert lags is not None and lags["lags"]["eu"] < 600_000
+
+
+def test_metrics_tell_the_lag_of_each_region(regions: Table, tmp_path: Path, metrics: MetricsBackend) -> None:
+    hear(regions, tmp_path, "eu", lag_ms=1000)
+    gauge_heartbeats(regions)
+    told = metrics.read("segments.heartbeats.")
+    assert (f"silent.{regions.name}.eu" in told, told[f"silent.{regions.name}.us"]) == (False, 1)
+    assert told[f"lag_ms.{regions.name}.eu"] >= 1000
+    assert f"lag_ms.{regions.name}.us" not in told
+
+
+def test_sensor_waits_until_each_region_is_heard(regions: Table, tmp_path: Path) -> None:
+    def looks(**wanted: object) -> object:
+        found = HeartbeatLagSensor(task_id="wait", table=regions.name, max_lag="5m", **wanted).poke({})
+        return found and sorted(found.xcom_value)
+
+    hear(regions, tmp_path, "eu")
+    assert looks() is False, "a region that was never heard is infinitely late"
+    assert looks(regions=["eu"]) == ["eu"]
+    hear(regions, tmp_path, "us", lag_ms=6 * 60_000)
+    assert looks() is False
+    hear(regions, tmp_path, "us")
+    assert looks() == ["eu", "us"]
+    with pytest.raises(UpsertRefusedError, match="no-region"):
+        looks(regions=["moon"])
+
+
+def test_trigger_wakes_when_the_last_region_is_heard(regions: Table, tmp_path: Path) -> None:
+    async def scenario() -> dict[str, object]:
+        trigger = HeartbeatLagTrigger(table=regions.name, regions=[], max_lag_ms=300_000, poll_interval=NEVER_S)
+        waiting = asyncio.ensure_future(first_event(trigger))
+        await asyncio.to_thread(hear, regions, tmp_path, "eu")
+        done, _ = await asyncio.wait([waiting], timeout=2)
+        assert not done
+        await asyncio.to_thread(hear, regions, tmp_path, "us")
+        return await asyncio.wait_for(waiting, 60)
+
+    assert asyncio.run(scenario())["table"] == regions.name
