@@ -184,3 +184,7 @@ class JobFailedError(SegmentsError, RuntimeError):
 
 class SourceDataError(SegmentsError, ValueError):
     """The input of a build cannot become segments (bad times, no rows, missing columns)."""
+
+
+class NeedsSparkError(SourceDataError):
+    """The engine without Spark does not read this input, or not surely as Spark does. Nothing was changed."""

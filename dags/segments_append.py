@@ -43,6 +43,13 @@ with DAG(
         "options": Param(
             {"header": "true", "inferSchema": "true"}, type="object", title="Options", description="Of the format."
         ),
+        "engine": Param(
+            "auto",
+            type="string",
+            title="Engine",
+            enum=["auto", "local", "spark"],
+            description="local: without Spark, in the task; auto: that for small files.",
+        ),
         "config": Param(EVENTS, type="object", title="Table config", description="Applied first, if it has changed."),
         "min_rows": Param(1, type="integer", minimum=0, title="Fewest rows", description="Fewer: nothing is appended."),
     },
@@ -54,5 +61,6 @@ with DAG(
         input="{{ params.input | replace('{date}', dag_run.run_after.strftime('%Y-%m-%d')) }}",
         input_format="{{ params.format }}",
         input_options="{{ params.options | tojson }}",
+        build={"engine": "{{ params.engine }}"},
         validate={"min_rows": "{{ params.min_rows }}"},
     )

@@ -37,6 +37,13 @@ with DAG(
         "options": Param(
             {"header": "true", "inferSchema": "true"}, type="object", title="Options", description="Of the format."
         ),
+        "engine": Param(
+            "auto",
+            type="string",
+            title="Engine",
+            enum=["auto", "local", "spark"],
+            description="local: without Spark, in the task; auto: that for small files.",
+        ),
         "config": Param(FLIGHTS, type="object", title="Table config", description="Applied first, if it has changed."),
         "min_rows": Param(1, type="integer", minimum=0, title="Fewest rows", description="Fewer: no switch."),
         "force_cleanup": Param(
@@ -54,6 +61,7 @@ with DAG(
         input="{{ params.input }}",
         input_format="{{ params.format }}",
         input_options="{{ params.options | tojson }}",
+        build={"engine": "{{ params.engine }}"},
         validate={"min_rows": "{{ params.min_rows }}"},
         force_cleanup="{{ params.force_cleanup }}",
     )

@@ -1,12 +1,21 @@
-"""The build of a push, as a Spark job."""
+"""The build of a push: as a Spark job, or in the task itself."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_segments.exceptions import (
+    InvalidConfigError,
+    JobFailedError,
+    NeedsSparkError,
+    SourceDataError,
+    TableNotFoundError,
+)
 from airflow_provider_segments.operators.base import truth
 from airflow_provider_segments.operators.job import InputJobOperator, as_options, given_options
 from airflow_provider_segments.operators.locks import given_locks, renewed
@@ -15,12 +24,16 @@ from airflow_provider_segments.text import for_message
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_segments.arrow.inputs import Source
 
+
+_ENGINES = ("auto", "local", "spark")
+_NO_RETRY = (SourceDataError, InvalidConfigError, TableNotFoundError)
 _NANOSECONDS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
 class BuildSegmentsOperator(InputJobOperator):
-    """Build segments from an input with Spark, and stage them in an entry. Readers see none of them before it ends.
+    """Build segments from an input, and stage them in an entry. Readers see none of them before it ends.
 
     A retry stages anew, and what an earlier attempt staged no longer counts::
 
@@ -37,6 +50,12 @@ class BuildSegmentsOperator(InputJobOperator):
     :param input: Path, comma-separated paths, table name (``input_format="table"``) or query (``"sql"``). (templated)
     :param input_format: A Spark data source, ``table`` or ``sql``. (templated)
     :param schema: Schema of the input; default: Spark finds out. (templated)
+    :param engine: ``local`` builds in the task's own process, in seconds; ``spark`` submits a Spark application.
+        ``auto`` is ``local`` for CSV and Parquet files of at most ``local_bytes`` together, if they are sure to become
+        the segments that Spark would make of them, and ``spark`` for everything else; also where ``schema`` is given,
+        or ``conf`` has ``spark.sql`` settings. (templated)
+    :param local_bytes: The largest input, in bytes as stored, that ``auto`` builds without Spark. The task then takes
+        some ten times as much memory.
     :param allow_empty: Whether an input without rows is no error. (templated)
     :param locks: Locks of the push: their leases are renewed while the job runs, and the job is ended as soon as one of
         them is lost, since nothing that it built could be staged any more. (templated)
@@ -46,6 +65,7 @@ class BuildSegmentsOperator(InputJobOperator):
     template_fields: Sequence[str] = (
         *InputJobOperator.template_fields,
         "entry_id",
+        "engine",
         "allow_empty",
         "locks",
     )
@@ -55,6 +75,8 @@ class BuildSegmentsOperator(InputJobOperator):
         self,
         *,
         entry_id: str,
+        engine: str = "auto",
+        local_bytes: int = 64 * 1024 * 1024,
         allow_empty: bool | str = False,
         locks: Any = (),
         stager: str = "build",
@@ -63,18 +85,34 @@ class BuildSegmentsOperator(InputJobOperator):
     ) -> None:
         super().__init__(name=name, **kwargs)
         self.entry_id = entry_id
+        self.engine = engine
+        self.local_bytes = local_bytes
         self.allow_empty = allow_empty
         self.locks = locks
         self.stager = stager
 
+    @cached_property
+    def _cancelled(self) -> threading.Event:
+        """Set when a build in this process is to end. Made when it is asked for, since Airflow copies operators."""
+        return threading.Event()
+
     def execute(self, context: Context) -> Any:
-        """Look at the input, submit the job and wait for its end."""
+        """Look at the input, build it here or submit the job, and wait for its end."""
+        if self.engine not in _ENGINES:
+            raise AirflowFailException(f"engine must be one of {', '.join(_ENGINES)}, not {self.engine[:40]!r}")
+        self._cancelled.clear()
         self._check_source()
         locks = given_locks(self.locks)
         if not locks:
-            return super().execute(context)
+            return self._build(context)
         with self.lock_box() as box, renewed(box, locks, self._stop_job):
-            return super().execute(context)
+            return self._build(context)
+
+    def on_kill(self) -> None:
+        """End the job; a build in this process ends by itself before it would stage."""
+        self._cancelled.set()
+        if self._hook is not None:
+            super().on_kill()
 
     def warehouse_of_its_own(self) -> bool:
         """Tables and queries may be in a warehouse of the user's."""
@@ -90,22 +128,62 @@ class BuildSegmentsOperator(InputJobOperator):
         flags = ["--allow-empty"] if truth(self.allow_empty, "allow_empty") else []
         return [*as_options(arguments), *flags]
 
-    def _check_source(self) -> None:
-        """Fail now for what the job would find minutes later. Raises :class:`AirflowFailException`: no retry makes the
-        input better."""
-        from airflow_provider_segments.exceptions import SourceDataError
-        from airflow_provider_segments.validation.source import Source, check_source
+    def _build(self, context: Context) -> Any:
+        if self.engine == "spark" or (self.engine == "auto" and self._is_for_spark()):
+            return super().execute(context)
+        try:
+            return self._build_here()
+        except NeedsSparkError as error:
+            if self.engine == "local":
+                raise AirflowFailException(f"Not to be built without Spark: {error}. Use another engine") from error
+            self.log.info("Spark builds it: %s", error)
+        except _NO_RETRY as error:
+            raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+        return super().execute(context)
 
-        if self.schema or self.input_format not in ("parquet", "csv"):
-            return
+    def _is_for_spark(self) -> bool:
+        """Return True if the DAG says how Spark is to read the input."""
+        return bool(self.schema) or any(str(name).startswith("spark.sql.") for name in self.conf or {})
+
+    def _build_here(self) -> None:
+        from airflow_provider_segments.local.build import build_segments
+
+        with self.segments_hook.get_conn() as store:
+            build_segments(
+                store.table(self.table),
+                self.entry_id,
+                self._source(),
+                stager=self.stager,
+                allow_empty=truth(self.allow_empty, "allow_empty"),
+                reject_folder=self.reject_folder or None,
+                most_bytes=self.local_bytes if self.engine == "auto" else None,
+                check_cancelled=self._check_cancelled,
+            )
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise JobFailedError("the build was ended before it staged anything")
+
+    def _source(self) -> Source:
+        from airflow_provider_segments.arrow.inputs import Source
+
         settings = self.segments_hook.settings
-        source = Source(
+        return Source(
             path=self.input,
             format=self.input_format,
             options=given_options(self.input_options),
             storage_options=settings.storage_options if settings.storage_uri.startswith("s3") else None,
             nanoseconds_as_numbers=str((self.conf or {}).get(_NANOSECONDS, "")).lower() == "true",
         )
+
+    def _check_source(self) -> None:
+        """Fail now for what the job would find minutes later. Raises :class:`AirflowFailException`: no retry makes the
+        input better."""
+        from airflow_provider_segments.validation.source import check_source
+
+        if self.schema or self.input_format not in ("parquet", "csv"):
+            return
+        source = self._source()
         with self.segments_hook.get_conn() as store:
             config = store.table(self.table).config()
         try:
@@ -118,6 +196,5 @@ class BuildSegmentsOperator(InputJobOperator):
 
     def _stop_job(self, why: Exception) -> None:
         """Called by the thread that renews. A job that is not running yet finds out when it stages."""
-        if self._hook is not None:
-            self.log.error("The job is ended: %s", why)
-            self.on_kill()
+        self.log.error("The job is ended: %s", why)
+        self.on_kill()

@@ -17,10 +17,9 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
@@ -28,6 +27,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import AtomicType, LongType, StructType
 
+from airflow_provider_segments.arrow.push import (
+    BuiltPush,
+    WrittenRows,
+    bad_times,
+    build_push,
+    check_reject_folder,
+    no_rows,
+)
 from airflow_provider_segments.arrow.writing import WriteJob
 from airflow_provider_segments.core.compaction.settings import CompactionSettings
 from airflow_provider_segments.core.model.config import TableConfig
@@ -35,7 +42,7 @@ from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import Table
-from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
+from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.spark import application, planning
 from airflow_provider_segments.spark.progress import logged_progress
 from airflow_provider_segments.spark.sources import check_columns, is_cheap
@@ -45,18 +52,6 @@ from airflow_provider_segments.text import count
 
 _LOG = logging.getLogger(__name__)
 _TIME, _PARTITION = "__segments_time_ms", "__segments_partition"
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltPush:
-    """What a build has staged. ``rejected`` rows had no usable time and went to the reject folder."""
-
-    entry_id: str
-    segments: int
-    rows: int
-    bytes: int
-    rejected: int
-    seconds: float
 
 
 def build_segments(
@@ -83,35 +78,15 @@ def build_segments(
     Raises :class:`SourceDataError` for input that cannot become segments, :class:`StageRefusedError` when the entry
     takes none, :class:`InvalidConfigError`, :class:`TableNotFoundError`, and Spark's own errors when a task fails.
     """
-    began = time.monotonic()
     config = config or table.config()
-    if config.time_column and config.on_bad_time == "reject" and not reject_folder:
-        raise InvalidConfigError(f"table {table.name!r} says onBadTime: reject; give a reject folder")
-    ticket = table.open_stage(entry_id, stager)
-    _LOG.info(
-        "table %r, entry %s: attempt %d of %r builds below %s",
-        table.name,
-        entry_id,
-        ticket.attempt,
-        stager,
-        ticket.prefix,
-    )
-    build = _Build(spark, config, ticket, source, table.storage, reject_folder, fingerprint)
-    with _explained(config, entry_id), build.kept(cache):
-        segments, rejected = build.run(allow_empty)
-        staged = table.stage(ticket, segments)
-    built = BuiltPush(entry_id, staged.segments, staged.rows, staged.bytes, rejected, time.monotonic() - began)
-    _LOG.info(
-        "table %r, entry %s: staged %s, %s, %s in %.1f s%s",
-        table.name,
-        entry_id,
-        count(built.segments, "segment"),
-        count(built.rows, "row"),
-        count(built.bytes, "byte"),
-        built.seconds,
-        f" ({count(rejected, 'row')} rejected)" if rejected else "",
-    )
-    return built
+    check_reject_folder(config, reject_folder)
+
+    def write(ticket: StageTicket) -> WrittenRows:
+        build = _Build(spark, config, ticket, source, table.storage, reject_folder, fingerprint)
+        with build.kept(cache):
+            return build.run(allow_empty)
+
+    return build_push(table, config, entry_id, stager, write)
 
 
 class _Build:
@@ -149,19 +124,16 @@ class _Build:
         finally:
             self.source.unpersist()
 
-    def run(self, allow_empty: bool) -> tuple[list[StagedSegment], int]:
-        """The segments, written but not staged, and the number of rejected rows."""
+    def run(self, allow_empty: bool) -> WrittenRows:
+        """Write the segments."""
         keys = self._keys()
         counted = planning.count(self.source, keys, self.config.target_rows)
         rejected = self._sort_out(counted.bad)
         rows = sum(counted.rows.values())
         if rows == 0:
             if not allow_empty:
-                raise SourceDataError(
-                    f"table {self.config.name!r}: the input has no rows{' with a usable time' if rejected else ''}; "
-                    "allow empty input if that is right"
-                )
-            return [], rejected
+                raise no_rows(self.config, rejected)
+            return WrittenRows([], rejected)
         plan = planning.make_plan(counted, self.config.target_rows, self.spark.sparkContext.defaultParallelism)
         _LOG.info(
             "table %r: %s in %s, %s",
@@ -176,7 +148,7 @@ class _Build:
             _LOG.warning(
                 "table %r: the input changed while it was read: %d rows, then %d", self.config.name, rows, written
             )
-        return segments, rejected
+        return WrittenRows(segments, rejected)
 
     def _keys(self) -> planning.Keys:
         config, schema = self.config, self.source.schema
@@ -198,21 +170,13 @@ class _Build:
         assert self.time is not None
         rows = self.source.filter(self.time.isNull())
         if self.config.on_bad_time != "reject":
-            raise SourceDataError(self._bad_time_message(bad, rows))
+            raise bad_times(self.config, bad, _example(rows))
         folder = (
             f"{str(self.reject_folder).rstrip('/')}/{self.config.name}/{self.ticket.entry_id}.{self.ticket.attempt}"
         )
         rows.write.mode("error").json(folder)
         _LOG.warning("table %r: %d rows without a usable time were put into %s", self.config.name, bad, folder)
         return bad
-
-    def _bad_time_message(self, bad: int, rows: DataFrame) -> str:
-        example = rows.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"})).limit(1).collect()
-        row = example[0][0] if example else "gone when it was looked for"
-        return (
-            f"table {self.config.name!r}: {bad} rows have no usable time in column {self.config.time_column!r} "
-            f"(timeFormat {self.config.time_format}); for example {row[:500]}. Correct them, or set onBadTime to reject"
-        )
 
     def _write(self, plan: planning.Plan, keys: planning.Keys) -> list[StagedSegment]:
         source = self.source
@@ -245,17 +209,10 @@ def _hashable(schema: StructType) -> list[str]:
     return [field.name for field in schema.fields if isinstance(field.dataType, AtomicType)]
 
 
-@contextmanager
-def _explained(config: TableConfig, entry_id: str) -> Iterator[None]:
-    """Have any error name the table and the entry, and say what a failed build leaves behind."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(
-            f"build of table {config.name!r} into entry {entry_id} failed: nothing of this attempt is staged; "
-            "its objects lie under the entry's prefix and go with the entry. The build can be run again."
-        )
-        raise
+def _example(rows: DataFrame) -> str:
+    """One of the rows, as JSON."""
+    example = rows.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"})).limit(1).collect()
+    return str(example[0][0]) if example else "gone when it was looked for"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

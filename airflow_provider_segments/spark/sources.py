@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from airflow_provider_segments.arrow.columns import check_names, check_wanted
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.exceptions import SourceDataError
 
@@ -44,9 +45,7 @@ _CHEAP = {
 
 def check_columns(config: TableConfig, schema: StructType) -> None:
     """Raise :class:`SourceDataError` unless rows of ``schema`` can be stored and sorted as ``config`` says."""
-    if not schema.fields:
-        raise SourceDataError(f"table {config.name!r}: the input has no columns")
-    _check_names(config.name, schema.names)
+    check_names(config, schema.names)
     for field in schema.fields:
         if (unfit := _unfit(field.dataType)) is not None:
             raise SourceDataError(
@@ -54,11 +53,7 @@ def check_columns(config: TableConfig, schema: StructType) -> None:
                 "do not agree on; cast it, or leave it out"
             )
     kinds = {field.name: field.dataType for field in schema.fields}
-    for what, names in (("sort", config.sort_columns), ("statistics", config.statistics_columns)):
-        if absent := [name for name in names if name not in kinds]:
-            raise SourceDataError(
-                f"table {config.name!r}: the input has no {what} column {absent[0]!r}; it has {', '.join(schema.names)}"
-            )
+    check_wanted(config, schema.names)
     for name in config.sort_columns:
         if not isinstance(kinds[name], _SORTABLE) or _collated(kinds[name]):
             raise SourceDataError(
@@ -79,18 +74,6 @@ def _only_scans(plan: Any) -> bool:
         return False
     children = plan.children()
     return all(_only_scans(children.apply(index)) for index in range(children.size()))
-
-
-def _check_names(table: str, names: list[str]) -> None:
-    seen: dict[str, str] = {}
-    for name in names:
-        if (other := seen.get(name.casefold())) is not None:
-            raise SourceDataError(
-                f"table {table!r}: columns {other!r} and {name!r} are one name to readers that ignore case; rename one"
-            )
-        if not name or name.startswith("__segments_"):
-            raise SourceDataError(f"table {table!r}: {name!r} cannot be a column's name here; rename it")
-        seen[name.casefold()] = name
 
 
 def _unfit(kind: DataType) -> DataType | None:

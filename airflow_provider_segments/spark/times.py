@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from airflow_provider_segments.arrow.columns import check_time_column
 from airflow_provider_segments.core.model.config import TIME_FORMATS, TableConfig
 from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS, Granularity
 from airflow_provider_segments.exceptions import SourceDataError
@@ -48,12 +49,8 @@ def time_ms(config: TableConfig, schema: StructType) -> Column | None:
     """
     if config.time_column is None:
         return None
-    kind = next((field.dataType for field in schema.fields if field.name == config.time_column), None)
-    if kind is None:
-        raise SourceDataError(
-            f"table {config.name!r}: the input has no time column {config.time_column!r}; "
-            f"it has {', '.join(schema.names) or 'no columns'}"
-        )
+    check_time_column(config, schema.names)
+    kind = schema[config.time_column].dataType
     read = _read(F.col(quoted(config.time_column)), kind, config.time_format)
     if read is None:
         raise SourceDataError(

@@ -72,7 +72,7 @@ def replace_segments(
     :param force_cleanup: Revert an unfinished push that stands in the way. (templated)
     :param allow_empty: Whether an input without rows is no error. (templated)
     :param asset_events: Whether ``end`` emits an event of the table's asset.
-    :param build: More arguments of :class:`BuildSegmentsOperator`, such as ``conf`` or ``driver_memory``.
+    :param build: More arguments of :class:`BuildSegmentsOperator`, such as ``engine``, ``conf`` or ``driver_memory``.
     :param lock: Arguments of :class:`AcquireSegmentLockOperator`, ``start`` and ``end`` at least; without them the push
         takes no lock of its own (a table with ``segmentLocking`` locks what it stages).
     :param group: More arguments of Airflow's ``TaskGroup``.

@@ -7,40 +7,25 @@ nothing of what it cannot look at: other formats, places it cannot reach, files 
 from __future__ import annotations
 
 import csv
-import glob
 import gzip
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
-from urllib.parse import unquote, urlsplit
 
 import pyarrow
 import pyarrow.parquet
 import pyarrow.types as kinds
 
+from airflow_provider_segments.arrow.inputs import InputFile, Source, input_files
 from airflow_provider_segments.core.model.config import TIME_FORMATS, TableConfig
-from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.exceptions import SegmentsError, SourceDataError
 
 _HEAD_BYTES = 65_536
 _HEAD_ROWS = 100
 _ISO_TIME = re.compile(r"\s*\d{4}(-|\s*$)", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """An input of a build. ``options`` are those of its format; ``storage_options`` open S3 where the path is there."""
-
-    path: str
-    format: str
-    options: Mapping[str, str]
-    storage_options: Mapping[str, str] | None = None
-    nanoseconds_as_numbers: bool = False
 
 
 def check_source(config: TableConfig, source: Source) -> str | None:
@@ -52,57 +37,24 @@ def check_source(config: TableConfig, source: Source) -> str | None:
     checks = {"parquet": _check_parquet, "csv": _check_csv}
     if source.format not in checks:
         return None
-    found = _first_file(source)
-    if found is None:
+    first = _first_file(source)
+    if first is None:
         return None
-    name, file = found
-    with file:
-        checks[source.format](config, source, name, file)
-    return name
-
-
-def _first_file(source: Source) -> tuple[str, BinaryIO] | None:
-    """The file whose schema Spark takes for that of all: the first in order of their paths."""
-    path = next((part.strip() for part in source.path.split(",") if part.strip()), "")
-    address = urlsplit(path)
     try:
-        if address.scheme in ("s3", "s3a") and source.storage_options is not None:
-            return _first_object(address.netloc, address.path.strip("/"), source.storage_options)
-        if address.scheme in ("", "file"):
-            return _first_local(unquote(address.path) if address.scheme else path)
+        file = first.open()
+    except (SegmentsError, OSError):
+        return None
+    with file:
+        checks[source.format](config, source, first.name, file)
+    return first.name
+
+
+def _first_file(source: Source) -> InputFile | None:
+    """The file whose schema Spark takes for that of all: the first in order of their paths."""
+    try:
+        return next(input_files(source), None)
     except (SegmentsError, OSError):
         return None  # the build says what it makes of it
-    return None
-
-
-def _first_local(path: str) -> tuple[str, BinaryIO] | None:
-    starts = (Path(start) for start in sorted(glob.glob(path)))  # noqa: PTH207 - patterns may be absolute
-    first = next((file for start in starts for file in _files_below(start)), None)
-    return None if first is None else (str(first), first.open("rb"))
-
-
-def _files_below(path: Path) -> Iterator[Path]:
-    """The files in order of their paths, however many there are: only folders on the way to the next one are read."""
-    if not path.is_dir():
-        yield path
-        return
-    for child in sorted(path.iterdir()):
-        if not _is_hidden([child.name]):
-            yield from _files_below(child)
-
-
-def _first_object(bucket: str, key: str, options: Mapping[str, str]) -> tuple[str, BinaryIO] | None:
-    store = open_store(f"s3://{bucket}", **options)
-    if store.head(key) is not None:
-        return f"s3://{bucket}/{key}", store.open(key)
-    listed = (one.key for one in store.list(f"{key}/"))
-    first = next((one for one in listed if not _is_hidden(one.removeprefix(key).split("/"))), None)
-    return None if first is None else (f"s3://{bucket}/{first}", store.open(first))
-
-
-def _is_hidden(parts: Iterable[str]) -> bool:
-    """Spark leaves such files out, as ``_SUCCESS``."""
-    return any(part.startswith((".", "_")) and "=" not in part for part in parts)
 
 
 def _check_parquet(config: TableConfig, source: Source, name: str, file: BinaryIO) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.core.storage.local import LocalStore
+from airflow_provider_segments.core.table import SegmentStore, Table
+from airflow_provider_segments.exceptions import JobFailedError, TableNotFoundError
 from airflow_provider_segments.operators.build import BuildSegmentsOperator
 from tests.airflow.helpers import context, make_table
 
@@ -124,3 +127,120 @@ def test_input_that_a_build_is_bound_to_refuse_is_refused_before_spark_is_starte
 def test_input_options_that_are_no_object_are_refused(connection: Any, options: str) -> None:
     with pytest.raises(ValueError, match=r"JSON|Expecting"):
         build("t", "x", input_options=options).execute(context())
+
+
+# --- without Spark
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails when a process is started."""
+    monkeypatch.setattr("subprocess.Popen.__init__", lambda *_, **__: pytest.fail("a process was started"))
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines that would have started Spark."""
+    commands: list[list[str]] = []
+
+    class Recorded(subprocess.Popen[str]):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            commands.append(command)
+            super().__init__([sys.executable, "-c", "print('submitted')"], **options)
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.subprocess.Popen", Recorded)
+    return commands
+
+
+def numbers(path: Path, rows: int = 1000) -> str:
+    pq.write_table(pa.table({"n": pa.array(range(rows), pa.int64())}), path)
+    return str(path)
+
+
+def build_of(table: Table, source: str, **more: Any) -> BuildSegmentsOperator:
+    entry_id = table.start().entry_id
+    return BuildSegmentsOperator(task_id="build", table=table.name, entry_id=entry_id, input=source, **more)
+
+
+@pytest.mark.parametrize("engine", ["auto", "local"])
+def test_a_small_input_is_built_without_a_process(
+    store: SegmentStore, table_name: str, tmp_path: Path, engine: str, no_process: None
+) -> None:
+    """Also by a task object that is copied, as Airflow does, and run again."""
+    table = make_table(store, table_name)
+    operator = build_of(table, numbers(tmp_path / "in.parquet"), engine=engine)
+    copy.deepcopy(operator).execute(context())
+    operator.execute(context())
+    operator.execute(context())
+    table.end(operator.entry_id)
+    assert table.snapshot().rows == 1000
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"local_bytes": 100},
+        {"engine": "spark"},
+        {"schema": "n LONG"},
+        {"conf": {"spark.sql.parquet.inferTimestampNTZ.enabled": "false"}},
+        {"input_options": {"mergeSchema": "true"}},
+        {"input_format": "json"},
+    ],
+)
+def test_what_is_large_or_told_to_spark_is_submitted(
+    store: SegmentStore, table_name: str, tmp_path: Path, submitted: list[list[str]], more: dict[str, Any]
+) -> None:
+    """Whatever Spark is told about reading is for Spark."""
+    table = make_table(store, table_name)
+    build_of(table, numbers(tmp_path / "in.parquet"), **more).execute(context())
+    assert len(submitted) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"engine": "local", "input_format": "json"}, "Not to be built without Spark: .*'json'"),
+        ({"engine": "fast"}, "auto, local, spark, not 'fast'"),
+        ({"engine": "local", "table": "absent"}, "absent"),
+    ],
+)
+def test_engine_that_cannot_is_refused_without_a_retry(
+    store: SegmentStore, table_name: str, tmp_path: Path, no_process: None, more: dict[str, Any], says: str
+) -> None:
+    table = make_table(store, table_name)
+    operator = build_of(table, numbers(tmp_path / "in.parquet"))
+    for name, value in more.items():
+        setattr(operator, name, value)
+    with pytest.raises((AirflowFailException, TableNotFoundError), match=says):
+        operator.execute(context())
+
+
+def test_empty_input_is_refused_as_by_the_job(
+    store: SegmentStore, table_name: str, tmp_path: Path, no_process: None
+) -> None:
+    table = make_table(store, table_name)
+    operator = build_of(table, numbers(tmp_path / "in.parquet", 0))
+    with pytest.raises(AirflowFailException, match=r"^SourceDataError: table .* no rows"):
+        operator.execute(context())
+    operator.allow_empty = True
+    operator.execute(context())
+    assert table.staged(operator.entry_id).rows == 0
+
+
+def test_build_in_the_task_that_is_killed_stages_nothing(
+    store: SegmentStore, table_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow calls ``on_kill`` while the segment is being uploaded."""
+    table = make_table(store, table_name)
+    operator = build_of(table, numbers(tmp_path / "in.parquet"))
+    put_file = LocalStore.put_file
+
+    def killed(*args: Any, **options: Any) -> Any:
+        operator.on_kill()
+        return put_file(*args, **options)
+
+    monkeypatch.setattr(LocalStore, "put_file", killed)
+    with pytest.raises(JobFailedError, match="ended before it staged"):
+        operator.execute(context())
+    assert table.staged(operator.entry_id).rows == 0
+    assert list(store.storage.list(f"{table_name}/")), "it was in the middle"

@@ -136,7 +136,8 @@ def test_private_parts_of_the_spark_operator_that_are_relied_upon_are_there() ->
 
 
 def run_build(table_name: str, entry_id: str, path: Path, **more: Any) -> BuildSegmentsOperator:
-    operator = BuildSegmentsOperator(task_id="build", table=table_name, entry_id=entry_id, input=str(path), **more)
+    where: dict[str, Any] = {"table": table_name, "entry_id": entry_id, "input": str(path), "engine": "spark"}
+    operator = BuildSegmentsOperator(task_id="build", **where, **more)
     operator.execute(context())
     return operator
 
