@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from airflow_provider_segments.cli.output import Cell, age
 from airflow_provider_segments.cli.run import Call
 from airflow_provider_segments.core.upsert.marks import SILENT_MS, HeldVersion, HeldVersions, low_water_mark
@@ -37,6 +39,7 @@ def upsert_status(call: Call) -> None:
         "bytes": taken.bytes,
         "positions": record.positions,
         "waiting": waiting_bulks(lineage, record),
+        "events": msgspec.structs.asdict(record.events),
         "cutoff": None if record.cutoff == NO_CUTOFF else record.cutoff,
         "voids": record.voids,
         "readers": [_reader(one, now) for one in held],
@@ -80,15 +83,16 @@ def upsert_rollback(call: Call) -> None:
 
 def upsert_cutoff(call: Call) -> None:
     """``segments upsert cutoff TABLE VALUE``"""
-    from airflow_provider_segments.upsert.floor import raise_cutoff
+    from airflow_provider_segments.upsert.expiry import expire
 
     table = call.store.table(call.args.table)
     table.config()
-    cutoff = raise_cutoff(table.context, call.args.value).cutoff
+    done = expire(table, call.args.value)
     if call.out.as_json:
-        call.out.document({"table": table.name, "cutoff": cutoff})
+        call.out.document({name: getattr(done, name) for name in done.__slots__} | {"table": table.name})
     else:
-        call.out.line(f"table {table.name} takes no events below {cutoff} any more; a cutoff never falls")
+        ended = f"; ended {count(done.rows, 'row')} with version {done.version}" if done.entry_id else ""
+        call.out.line(f"table {table.name} takes no events below {done.cutoff} any more{ended}")
 
 
 def upsert_compact(call: Call) -> None:
@@ -130,6 +134,7 @@ def _lines(record: UpsertRecord, shown: dict[str, Any], now: int) -> list[tuple[
         ("low-water mark", f"{shown['low_water_mark']} of {count(len(shown['readers']), 'reader')} with copies"),
         ("rows", f"{rows:,}" + ("" if dead is None else f", {dead:,} of them not valid any more")),
         ("objects", f"{count(shown['segments'], 'segment')}, {count(shown['update_logs'], 'update log')}"),
+        ("events", ", ".join(f"{number:,} {kind}" for kind, number in shown["events"].items() if number)),
         ("next offsets", _positions(record.positions)),
         ("pushes that wait", ", ".join(shown["waiting"])),
         ("cutoff", "" if shown["cutoff"] is None else str(shown["cutoff"])),

@@ -30,6 +30,11 @@ name                                  kind    what it counts
 ``segments.upsert.waiting.<table>``   gauge   ordinary pushes that no run of ingestion has resolved yet
 ``segments.upsert.behind.<table>``    gauge   versions that the slowest reader with a copy is behind
 ``segments.upsert.silent.<table>``    gauge   readers with copies that have not reported for ten minutes
+``segments.upsert.ingested.<table>``  gauge   events that were compared with the rows of their keys, since the table is
+``segments.upsert.replayed.<table>``  gauge   of these, events that had been there
+``segments.upsert.late.<table>``      gauge   of these, events that were older than the row that their key had
+``segments.upsert.expired.<table>``   gauge   events that were older than the cutoff, and were dropped
+``segments.upsert.rejected.<table>``  gauge   events that could not be used
 ===================================== ======= ==========================================================================
 
 Of tables that expect heartbeats, with the region's name at the end:
@@ -46,6 +51,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 from airflow.sdk.observability import stats
 
 if TYPE_CHECKING:
@@ -88,6 +94,7 @@ def gauge_upsert(table: Table) -> None:
         "behind": record.clock - low_water_mark(record.clock, held),
         "silent": sum(one.is_silent(now_ms, SILENT_MS) for one in held),
     }
+    gauges |= msgspec.structs.asdict(record.events)
     if record.published:
         gauges["age_ms"] = max(now_ms - record.published[-1].at_ms, 0)
     for name, value in gauges.items():

@@ -45,7 +45,7 @@ class IngestedStream:
         """Count a batch."""
         self.version = batch.version
         self.batches += 1
-        for name in ("winners", "ended", "losers", "replays", "expired", "rejected"):
+        for name in ("winners", "ended", "losers", "late", "replays", "expired", "rejected"):
             self.counts[name] = self.counts.get(name, 0) + getattr(batch, name)
 
 

@@ -25,13 +25,14 @@ from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.core.upsert.record import Movement, UpsertRecord, require_record
 from airflow_provider_segments.exceptions import ContentionError, EndRefusedError, OutcomeUnknownError, SegmentsError
-from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION, comparison_values
+from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION
 from airflow_provider_segments.upsert.events import BULK_PARTITION, Column
+from airflow_provider_segments.upsert.expiry import expire, retention_cutoff
 from airflow_provider_segments.upsert.floor import raise_floor
 from airflow_provider_segments.upsert.keys import key_hashes, key_partitions
 from airflow_provider_segments.upsert.moving import MovedRows, ends_to_keep
 from airflow_provider_segments.upsert.reading import read_ends, read_segment
-from airflow_provider_segments.upsert.validity import NO_ENDS, RowEnds
+from airflow_provider_segments.upsert.validity import NO_ENDS
 from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
 
 IDENTITY = "upsert-compaction/"
@@ -89,12 +90,16 @@ class UpsertCompactor:
         return self.config.upsert
 
     def run(self, *, floor: int | None = None) -> Compacted:
-        """One compaction of all that is worth it. ``floor`` raises the floor first: marks below it are given up.
+        """One compaction of all that is worth it. ``floor`` raises the floor first: marks below it are given up. Where
+        the table's config sets a time retention, rows that are older end before that.
 
         Raises what ``start``, ``stage`` and ``end`` raise, storage errors, and :class:`ContentionError` when ingestion
         was faster each time; then nothing has changed.
         """
         self.take_over()
+        cutoff = retention_cutoff(self.table)
+        if cutoff is not None:
+            expire(self.table, cutoff)
         if floor is not None:
             raise_floor(self.table.context, floor)
         with self.table.snapshot(owner="upsert compaction") as taken:
@@ -196,7 +201,8 @@ class _Rewriting:
         tables: list[pyarrow.Table] = []
         for segment in group:
             rows = _placed(read_segment(self.taken, segment, None), segment, self.upsert)
-            numbers = self._kept(rows, self.ends.get(segment.name, NO_ENDS))
+            ends = self.ends.get(segment.name, NO_ENDS)
+            numbers = numpy.flatnonzero(ends.valid_mask(self.record.floor, rows.num_rows))
             kept.append((segment, numbers))
             tables.append(rows.take(pyarrow.array(numbers)))
         whole = pyarrow.concat_tables(tables, promote_options="permissive")
@@ -214,19 +220,6 @@ class _Rewriting:
             self.moved[segment.name] = MovedRows(numbers, here[:, 0], here[:, 1])
             at += len(numbers)
         return staged
-
-    def _kept(self, rows: pyarrow.Table, ends: RowEnds) -> Column:
-        """Rows that some mark from the floor on shows. A delete record that nothing has ended stays until the cutoff
-        has passed it: without it, a late event would bring its key back."""
-        mask = ends.valid_mask(self.record.floor, rows.num_rows)
-        deletes = self.upsert.deletes
-        if deletes is not None and deletes in rows.column_names:
-            is_delete = rows.column(deletes).fill_null(False).to_numpy()
-            forgotten = comparison_values(rows, self.upsert.comparison_column) < self.record.cutoff
-            lasting = numpy.ones(rows.num_rows, bool)
-            lasting[ends.rows] = False
-            mask &= ~(is_delete & forgotten & lasting)
-        return numpy.flatnonzero(mask)
 
     def _by_partition(self, rows: pyarrow.Table, part: int) -> Iterator[tuple[int, Column]]:
         if part >= 0:

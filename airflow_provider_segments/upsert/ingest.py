@@ -15,9 +15,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy
 import pyarrow
@@ -31,6 +30,7 @@ from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.replication.heartbeat import TakenHeartbeat
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.core.upsert.record import (
+    EventCounts,
     Head,
     Publication,
     UpsertRecord,
@@ -44,7 +44,7 @@ from airflow_provider_segments.exceptions import (
     SegmentsError,
     UpsertRefusedError,
 )
-from airflow_provider_segments.upsert.columns import events_of
+from airflow_provider_segments.upsert.columns import comparison_values, events_of
 from airflow_provider_segments.upsert.events import DELETE, LOSER, Column, IngestionUpsertEvents
 from airflow_provider_segments.upsert.key_store import KeyStore, default_root
 from airflow_provider_segments.upsert.keys import key_partitions
@@ -60,7 +60,7 @@ from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
 IDENTITY = "upsert/"
 """How the identities of ingestion's entries begin, followed by the ingestor's name."""
 
-_RESOLVE_AGAIN = ("upsert-head", "upsert-bulk")
+_RESOLVE_AGAIN = ("upsert-head", "upsert-bulk", "upsert-cutoff")
 _ATTEMPTS = 20
 
 
@@ -68,29 +68,20 @@ _ATTEMPTS = 20
 class IngestedBatch:
     """What became of a batch. ``version`` is the one that it was published as, or the table's when it changed nothing
     (``entry_id`` is then empty). ``winners`` are rows that became the newest of their keys, ``ended`` rows that they
-    took the place of, ``losers`` rows that are never visible, ``replays`` rows that had been there; ``expired`` and
-    ``rejected`` rows were sorted out."""
+    took the place of, ``losers`` rows that are never visible (of these ``late`` were older than what their keys had
+    before), ``replays`` rows that had been there. ``expired`` rows were older than the cutoff, ``rejected`` ones could
+    not be used."""
 
     version: int
     entry_id: str = ""
     winners: int = 0
     ended: int = 0
     losers: int = 0
+    late: int = 0
     replays: int = 0
     expired: int = 0
     rejected: int = 0
     switch_ms: float = 0.0
-
-
-class _Done(NamedTuple):
-    """The first fields of :class:`IngestedBatch`."""
-
-    version: int
-    entry_id: str
-    winners: int
-    ended: int
-    losers: int
-    replays: int
 
 
 @dataclass(slots=True)
@@ -182,7 +173,7 @@ class UpsertIngestor:
         """
         record = require_record(self.table.lineage())
         rows = None if events is None else without_heartbeats(events)
-        sorted_out = sort_out(rows, self.config, record.cutoff) if rows is not None and rows.num_rows else None
+        sorted_out = sort_out(rows, self.config) if rows is not None and rows.num_rows else None
         if sorted_out is not None and sorted_out.rejected.num_rows and self.on_rejected is not None:
             self.on_rejected(sorted_out.rejected)
         read = None if events is None else SourceRead.of(events, self.upsert, heartbeats)
@@ -201,9 +192,8 @@ class UpsertIngestor:
     def _published(
         self, entry_id: str, sorted_out: SortedOut | None, read: SourceRead | None, base: Mapping[str, int] | None
     ) -> IngestedBatch:
-        rows = None if sorted_out is None else sorted_out.rows
         for _ in range(_ATTEMPTS):
-            batch = _Batch(self, entry_id, rows, read, base)
+            batch = _Batch(self, entry_id, sorted_out, read, base)
             try:
                 done = batch.publish()
             except EndRefusedError as refused:
@@ -212,9 +202,7 @@ class UpsertIngestor:
                     raise
                 continue
             if done is not None:
-                expired, rejected = (0, 0) if sorted_out is None else (sorted_out.expired, sorted_out.rejected.num_rows)
-                expired += sum(len(numbers) for _, numbers in batch.expired)
-                return IngestedBatch(*done, expired, rejected, batch.switch_ms)
+                return done
         raise ContentionError(f"table {self.table.name!r}: its key partitions changed during all {_ATTEMPTS} attempts")
 
     def abort(self, entry_id: str) -> None:
@@ -230,39 +218,40 @@ class _Batch:
         self,
         ingestor: UpsertIngestor,
         entry_id: str,
-        rows: pyarrow.Table | None,
+        sorted_out: SortedOut | None,
         read: SourceRead | None,
         base: Mapping[str, int] | None,
     ) -> None:
         self.ingestor = ingestor
         self.table = ingestor.table
         self.entry_id = entry_id
-        self.rows = rows
         lineage = self.table.lineage()
         self.record: UpsertRecord = require_record(lineage)
+        self.rows: pyarrow.Table | None = None
+        self.sent_expired = self.rejected = 0
+        if sorted_out is not None:
+            self.rows = self._young(sorted_out.rows)
+            self.sent_expired = sorted_out.rows.num_rows - self.rows.num_rows
+            self.rejected = sorted_out.rejected.num_rows
         self.bulks = waiting_bulks(lineage, self.record)
         self.read = read
         ends = {} if read is None else read.ends
         known = self.record.positions if base is None else base
         self.base = {source: known.get(source) for source in ends}
         self.positions = {source: max(end, self.base[source] or 0) for source, end in ends.items()}
-        self.switch_ms = 0.0
         self.expired: list[tuple[str, Column]] = []
 
-    def publish(self) -> _Done | None:
+    def publish(self) -> IngestedBatch | None:
         """Resolve, write, stage and end; ``None`` when a key partition has moved on before that."""
         bulk = self._bulk_events()
         resolved = self._resolve(bulk)
         if resolved is None or not self._merge(resolved):
             return None
-        counts = tuple(
-            sum(len(getattr(part.found, name)) for part in resolved)
-            for name in ("winners", "ended", "losers", "replays")
-        )
+        done = self._counted(resolved)
         moves = any(self.record.positions.get(source) != at for source, at in self.positions.items())
-        if not (counts[0] or self.bulks or moves):
+        if not (done.winners or self.bulks or moves):
             self.ingestor.abort(self.entry_id)
-            return _Done(self.record.clock, "", *counts)
+            return done
         ticket = self.table.open_stage(self.entry_id)
         with tempfile.TemporaryDirectory(prefix="segments-upsert-") as folder:
             writer = SegmentWriter(
@@ -270,9 +259,30 @@ class _Batch:
             )
             staged = self._write(writer, resolved)
         self.table.stage(ticket, staged)
-        self._end(ticket, staged, resolved)
+        switch_ms = self._end(ticket, staged, resolved, done)
         version = require_record(self.table.lineage()).versions().get(self.entry_id, self.record.clock + 1)
-        return _Done(version, self.entry_id, *counts)
+        return replace(done, version=version, entry_id=self.entry_id, switch_ms=switch_ms)
+
+    def _young(self, rows: pyarrow.Table) -> pyarrow.Table:
+        """The events that are not older than the retention: the rows of those have ended, so they would come back as
+        the first of their keys."""
+        old = comparison_values(rows, self.ingestor.upsert.comparison_column) < self.record.cutoff
+        return rows.filter(pyarrow.array(~old)) if old.any() else rows
+
+    def _counted(self, resolved: Sequence[_Resolved]) -> IngestedBatch:
+        def total(name: str) -> int:
+            return sum(len(getattr(part.found, name)) for part in resolved)
+
+        return IngestedBatch(
+            self.record.clock,
+            winners=total("winners"),
+            ended=total("ended"),
+            losers=total("losers"),
+            late=total("late"),
+            replays=total("replays"),
+            expired=self.sent_expired + sum(len(numbers) for _, numbers in self.expired),
+            rejected=self.rejected,
+        )
 
     def _resolve(self, bulk: list[tuple[Segment, IngestionUpsertEvents]]) -> list[_Resolved] | None:
         config = self.ingestor.upsert
@@ -291,6 +301,7 @@ class _Batch:
             events = events.at(events.segment + len(store.segments), events.row)
             keys = numpy.unique(numpy.stack([events.high, events.low], axis=1), axis=0)
             holders = store.holders(keys[:, 0], keys[:, 1])
+            holders = holders.take(holders.time >= self.record.cutoff)  # the rows of the others have ended
             found.append(_Resolved(partition, head, store, events, names, holders, resolve(events, holders)))
         return found
 
@@ -400,7 +411,13 @@ class _Batch:
         the head names this entry."""
         part.store.prepare(Head(self.entry_id, part.head.generation), winners, names)
 
-    def _end(self, ticket: StageTicket, staged: Sequence[StagedSegment], resolved: Sequence[_Resolved]) -> None:
+    def _end(
+        self,
+        ticket: StageTicket,
+        staged: Sequence[StagedSegment],
+        resolved: Sequence[_Resolved],
+        done: IngestedBatch,
+    ) -> float:
         publication = Publication(
             entry_id=self.entry_id,
             heads={part.partition: part.head for part in resolved},
@@ -410,12 +427,19 @@ class _Batch:
             heartbeats=() if self.read is None else self.read.heartbeats,
             cutoff=self.record.cutoff,
             bulks=self.bulks,
+            events=EventCounts(
+                ingested=done.winners + done.losers + done.replays,
+                replayed=done.replays,
+                late=done.late,
+                expired=done.expired,
+                rejected=done.rejected,
+            ),
             rollbacks=self.ingestor.rollbacks,
             keep_versions=self.ingestor.upsert.keep_versions,
             at_ms=self.table.store.clock.now_ms(),
         )
         ended = self.table.end(ticket.entry_id, names_of(staged), allow_empty=True, switch=publication)
-        self.switch_ms = ended.switch_ms
+        return ended.switch_ms
 
     def _bulk_events(self) -> list[tuple[Segment, IngestionUpsertEvents]]:
         """The events of the pushes that wait, in segments numbered from 1, less those that are older than the

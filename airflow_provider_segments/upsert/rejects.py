@@ -12,22 +12,20 @@ import pyarrow.compute
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION, comparison_values
+from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION
 
 REASON = "$reason"
 
 
 @dataclass(frozen=True, slots=True)
 class SortedOut:
-    """``rows`` are usable; ``rejected`` are not, and say why in ``$reason``; ``expired`` counts events that are older
-    than the retention: their keys may be forgotten, so they would come back as the first of them."""
+    """``rows`` are usable; ``rejected`` are not, and say why in ``$reason``."""
 
     rows: pyarrow.Table
     rejected: pyarrow.Table
-    expired: int
 
 
-def sort_out(events: pyarrow.Table, config: TableConfig, cutoff: int) -> SortedOut:
+def sort_out(events: pyarrow.Table, config: TableConfig) -> SortedOut:
     """Sort ``events`` out. Raises :class:`SourceDataError` when a column is missing that every event needs, and, unless
     the table's config says ``onBadTime: reject``, for the first event that cannot be used."""
     upsert = config.upsert
@@ -48,9 +46,7 @@ def sort_out(events: pyarrow.Table, config: TableConfig, cutoff: int) -> SortedO
             f"example {str(example)[:500]}. Correct them, or set onBadTime to reject"
         )
     rejected = events.filter(pyarrow.array(bad)).append_column(REASON, pyarrow.array(reasons[bad], pyarrow.string()))
-    rows = events.filter(pyarrow.array(~bad)) if bad.any() else events
-    expired = comparison_values(rows, upsert.comparison_column) < cutoff
-    return SortedOut(rows.filter(pyarrow.array(~expired)) if expired.any() else rows, rejected, int(expired.sum()))
+    return SortedOut(events.filter(pyarrow.array(~bad)) if bad.any() else events, rejected)
 
 
 def _check_columns(events: pyarrow.Table, upsert: UpsertConfig) -> None:

@@ -13,12 +13,14 @@ from airflow_provider_segments.upsert.events import ORDER, Column, IngestionUpse
 class Resolution:
     """Row numbers of a batch, each in exactly one of three: ``winners`` are the newest of their keys from now on,
     ``losers`` are older than a row that was there or than a later one of the same batch, ``replays`` had been there.
-    ``ended`` are numbers of holders that ``winners`` take the place of."""
+    ``ended`` are numbers of holders that ``winners`` take the place of. ``late`` are the losers that are older than
+    what their keys had before the batch."""
 
     winners: Column
     losers: Column
     replays: Column
     ended: Column
+    late: Column
 
 
 def resolve(batch: IngestionUpsertEvents, holders: IngestionUpsertEvents) -> Resolution:
@@ -31,15 +33,28 @@ def resolve(batch: IngestionUpsertEvents, holders: IngestionUpsertEvents) -> Res
     both = IngestionUpsertEvents.concat([holders, batch])
     order, same_key, replay = replays_and_order(both)
     kept = order[~replay]
+    first = ~same_key[~replay]
     newest = numpy.ones(len(kept), bool)
-    newest[:-1] = ~same_key[~replay][1:]
+    newest[:-1] = first[1:]
     from_batch = kept >= len(holders)
+    late = from_batch & (numpy.arange(len(kept)) < _holder_places(first, ~from_batch))
     return Resolution(
         winners=numpy.sort(kept[newest & from_batch] - len(holders)),
         losers=numpy.sort(kept[~newest & from_batch] - len(holders)),
         replays=numpy.sort(order[replay] - len(holders)),
         ended=numpy.sort(kept[~newest & ~from_batch]),
+        late=numpy.sort(kept[late] - len(holders)),
     )
+
+
+def _holder_places(first: Column, is_holder: Column) -> Column:
+    """Of each row, ordered by key, where the holder of its key is; -1 where its key has none. ``first`` says where keys
+    begin."""
+    key = numpy.cumsum(first) - 1
+    places = numpy.full(int(first.sum()), -1)
+    places[key[is_holder]] = numpy.flatnonzero(is_holder)
+    found: Column = places[key]
+    return found
 
 
 def replays_and_order(rows: IngestionUpsertEvents) -> tuple[Column, Column, Column]:

@@ -75,6 +75,7 @@ def rolled_back(record: UpsertRecord, version: int, rollback_id: str, now_ms: in
         clock=record.clock + 1,
         voids=(*record.voids, (version, record.clock)),
         positions=record.positions_at(version),
+        cutoff=record.cutoff_at(version),
         heads=tuple(Head(rollback_id, head.generation + 1) for head in record.heads),
         published=(
             *(one for one in record.published if one.version <= version),

@@ -124,4 +124,5 @@ def test_compaction_says_how_the_table_stands(
     told = metrics.read("segments.upsert.")
     name = upsert_table.name
     assert (told[f"version.{name}"], told[f"behind.{name}"]) == (3, 2)
+    assert told[f"ingested.{name}"] == 3
     assert f"silent.{name}" not in told and f"waiting.{name}" not in told

@@ -45,12 +45,17 @@ def test_rollback_shows_an_earlier_version_again(segments: CommandLine, filled: 
 
 
 def test_cutoff_keeps_older_events_out(segments: CommandLine, filled: SegmentStore, tmp_path: Path) -> None:
-    """It never falls, and a number that no column can hold is a usage error."""
-    assert "takes no events below 2 any more" in segments.ok("upsert", "cutoff", "t", "2").out
+    """It never falls, older rows end with it, and a number that no column can hold is a usage error."""
+    assert (
+        "takes no events below 2 any more; ended 0 rows with version 4" in segments.ok("upsert", "cutoff", "t", "2").out
+    )
     assert segments.json("upsert", "cutoff", "t", "1")["cutoff"] == 2
     done = UpsertIngestor(filled.table("t"), cache=tmp_path / "c").ingest(to_arrow([Event(1, 0, 9, "z", "", False)]))
     assert (done.expired, done.winners) == (1, 0)
-    assert segments.json("upsert", "status", "t")["cutoff"] == 2
+    assert "3 ingested, 1 expired" in " ".join(segments.ok("upsert", "status", "t").out.split())
+    assert segments.json("upsert", "cutoff", "t", "9")["rows"] == 1
+    assert not read_rows(filled.table("t")).num_rows
+    assert segments.json("upsert", "status", "t")["cutoff"] == 9
     for wrong in ("9" * 19, "1.5", "now"):
         with pytest.raises(SystemExit):
             segments("upsert", "cutoff", "t", wrong)

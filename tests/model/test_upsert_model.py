@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -83,6 +84,14 @@ SCENES: dict[str, Scene] = {
         lambda m: {"i": m.ingestor("i", 3), "push": m.bulk("b", PUSHED), "back": m.rollback("r", 1)},
     ),
     "deletes": (DELETED, lambda m: {"i": m.ingestor("i", 2), "j": m.ingestor("j", 2), "compact": m.compactor("c", 0)}),
+    "retention": (
+        DELETED,
+        lambda m: {"i": m.ingestor("i", 3), "expire": m.expirer("e", 16), "back": m.rollback("r", 1)},
+    ),
+    "retention and compaction": (
+        DELETED,
+        lambda m: {"i": m.ingestor("i", 3), "expire": m.expirer("e", 21), "compact": m.compactor("c", 0)},
+    ),
     "reader": ([LINE], lambda m: {"i": m.ingestor("i", 2), "read": m.reader()}),
     "cleaned lineage": (
         [LINE],
@@ -137,6 +146,8 @@ def large_table(chance: random.Random) -> tuple[Model, dict[str, Actor]]:
         "push": world.bulk("b", pushed),
         "revert": world.reverter("b"),
         "clean push": world.cleaner("b"),
+        "expire": world.expirer("e", chance.randint(1, 20)),
+        "expire again": world.expirer("ee", chance.randint(1, 30)),
         "compact": world.compactor("c", 0, chance.randrange(3)),
         "compact too": world.compactor("d", chance.randrange(2), chance.randrange(3)),
         "clean": world.cleaner(chance.choice(["c", "ia0", "ia1"])),
@@ -266,6 +277,16 @@ def carry_ends_above_the_floor_only(patch: Patch) -> None:
     patch.setattr(moving, "ends_to_keep", above)
 
 
+def publish_whatever_the_cutoff(patch: Patch) -> None:
+    real = Publication.switch
+
+    def switch(self: Publication, before: Lineage, completed: Lineage) -> Lineage:
+        now = records.require_record(before).cutoff
+        return real(replace(self, cutoff=now), before, completed)
+
+    patch.setattr(Publication, "switch", switch)
+
+
 def order_by_time_alone(patch: Patch) -> None:
     patch.setattr(resolve, "ORDER", ("time",))
 
@@ -319,6 +340,15 @@ GUARDS: dict[str, tuple[str, str, Sequence[str], Callable[[Patch], None]]] = {
     model.CACHE_ENTRY: ("lost reply", "", (model.CACHE_ENTRY,), nothing),
     model.CACHE_GENERATION: ("compaction of all", "two rows", (model.CACHE_GENERATION,), nothing),
     model.TOMBSTONES: ("deletes", "two rows", (model.TOMBSTONES,), nothing),
+    model.KEEP_TOMBSTONES: ("deletes", "at mark", (model.KEEP_TOMBSTONES,), nothing),
+    model.ALL_HEADS: ("retention", "at mark", (model.ALL_HEADS,), nothing),
+    "publish checks the cutoff": ("retention", "at mark", (), publish_whatever_the_cutoff),
+    "a rollback sets the cutoff back": (
+        "retention",
+        "",
+        (),
+        rolled_back_but(cutoff=lambda record, _: record.cutoff),
+    ),
     model.FLOOR_FIRST: ("compaction", "at mark", (model.FLOOR_FIRST,), nothing),
     model.VOIDS: ("compaction and rollback", "at mark", (model.VOIDS,), nothing),
     model.ONE_READ: ("reader", "at mark", (model.ONE_READ,), nothing),

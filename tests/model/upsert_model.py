@@ -26,6 +26,7 @@ from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.registry.shard import Shard, ShardName
 from airflow_provider_segments.core.replacement.rules import Force, StartRequest, check_revert, decide_start
 from airflow_provider_segments.core.upsert.record import (
+    NO_CUTOFF,
     Head,
     Movement,
     Publication,
@@ -62,6 +63,8 @@ ONE_SWITCH = "a batch is one transaction"
 CACHE_ENTRY = "a cache belongs to the entry of a head"
 CACHE_GENERATION = "a cache belongs to the generation of a head"
 TOMBSTONES = "a rebuild takes delete records"
+ALL_HEADS = "an expiry checks all heads"
+KEEP_TOMBSTONES = "a compaction keeps delete records"
 FLOOR_FIRST = "the floor is raised before anything is dropped"
 VOIDS = "ends that were rolled back are none"
 IN_PROGRESS = "a rollback reverts what is in progress"
@@ -177,12 +180,13 @@ def start() -> World:
     return World().written(store_record(Lineage(TABLE), UpsertRecord.new(KEY_PARTITIONS)))
 
 
-def newest(events: Iterable[Event]) -> dict[int, str]:
+def newest(events: Iterable[Event], cutoff: int) -> dict[int, str]:
+    """What readers see: of each key the greatest event, unless it is a delete record or too old."""
     best: dict[int, Event] = {}
     for one in events:
         if one.key not in best or one > best[one.key]:
             best[one.key] = one
-    return {key: one.value for key, one in best.items() if not one.deleted}
+    return {key: one.value for key, one in best.items() if not one.deleted and one.time >= cutoff}
 
 
 def step(label: str, operation: Step) -> Step:
@@ -228,21 +232,28 @@ class Model:
                 record.check_mark(mark, TABLE)
             except UpsertRefusedError:
                 continue
-            if problem := self._wrong(world, world.lineage, record, contents[mark], mark):
+            cutoff = record.cutoff_at(mark) if mark >= record.floor else NO_CUTOFF
+            if problem := self._wrong(world, world.lineage, record, contents[mark], mark, cutoff):
                 return problem
             if mark >= record.floor and (problem := self._misplaced(record, contents[mark], mark)):
                 return problem
         return None
 
     def _wrong(
-        self, world: World, lineage: Lineage, record: UpsertRecord, contents: frozenset[Event], mark: int
+        self,
+        world: World,
+        lineage: Lineage,
+        record: UpsertRecord,
+        contents: frozenset[Event],
+        mark: int,
+        cutoff: int = NO_CUTOFF,
     ) -> str | None:
         rows = self.shown(world, lineage, record, mark)
         keys = [event.key for event, _, _ in rows]
         seen = {event.key: event.value for event, _, _ in rows if not event.deleted}
         if len(set(keys)) != len(keys):
             return f"two rows of a key at mark {mark}: {sorted(event.value for event, _, _ in rows)}"
-        wanted = newest(contents)
+        wanted = newest(contents, cutoff)
         return None if seen == wanted else f"at mark {mark}: {seen} instead of {wanted}"
 
     def _misplaced(self, record: UpsertRecord, contents: frozenset[Event], mark: int) -> str | None:
@@ -407,9 +418,12 @@ class Model:
         bulks = tuple(waiting_bulks(lineage, record))
         own = [Held(event, "", row) for row, event in enumerate(batch) if event.time >= record.cutoff]
         waiting = [one for one in world.segments if one.entry_id in bulks]
-        pushed = [Held(event, one.name, row) for one in sorted(waiting) for row, event in enumerate(one.rows)]
+        everything = [Held(event, one.name, row) for one in sorted(waiting) for row, event in enumerate(one.rows)]
+        pushed = [one for one in everything if one.event.time >= record.cutoff]
         segments: list[Segment] = []
-        ends: list[tuple[str, int, int, int | None]] = []
+        ends: list[tuple[str, int, int, int | None]] = [
+            (one.segment, one.row, LOSER, None) for one in everything if one not in pushed
+        ]
         caches = set(world.caches)
         partitions = sorted({one.event.key % KEY_PARTITIONS for one in (*own, *pushed)})
         for partition in partitions:
@@ -439,7 +453,7 @@ class Model:
             tuple((at, max(end, begun.get(at) or 0)) for at, end in sorted(ends_at.items())),
             record.cutoff,
             bulks,
-            tuple(one.event for one in (*own, *pushed)),
+            (*batch, *(one.event for one in everything)),
         )
         changed = world._replace(
             segments=world.segments | set(segments), logs=world.logs | set(logs), caches=frozenset(caches)
@@ -464,9 +478,9 @@ class Model:
                 continue
             is_entry = CACHE_ENTRY in self.off or one.head[0] == head.entry_id
             if is_entry and (CACHE_GENERATION in self.off or one.head[1] == head.generation):
-                return one.holders
+                return tuple(held for held in one.holders if held.event.time >= record.cutoff)
         rows = self.shown(world, world.lineage, record, record.clock)
-        held = [one for one in rows if one.event.key % KEY_PARTITIONS == partition]
+        held = [one for one in rows if one.event.key % KEY_PARTITIONS == partition and one.event.time >= record.cutoff]
         return tuple(one for one in held if not (TOMBSTONES in self.off and one.event.deleted))
 
     def _remembered(
@@ -512,10 +526,9 @@ class Model:
             parts = [everything]
             if ONE_SWITCH in self.off and len(everything) > 1:
                 parts = [everything[:1]]  # the other one follows, or is never made
-            events = [one for one in staged.events if one.key % KEY_PARTITIONS in parts[0] or not everything]
-            after, outcome = self._end(
-                world, entry_id, staged.names, publication(parts[0], moves=parts[0] is everything)
-            )
+            is_whole = parts[0] is everything
+            events = [one for one in staged.events if is_whole or one.key % KEY_PARTITIONS in parts[0]]
+            after, outcome = self._end(world, entry_id, staged.names, publication(parts[0], moves=is_whole))
             if outcome == "published":
                 after = after.noted({*dict(world.contents)[world.record.clock], *events})
             return after, "unknown" if loses_reply else outcome
@@ -601,6 +614,46 @@ class Model:
 
         return run
 
+    # --- retention
+
+    def expirer(self, name: str, cutoff: int) -> Actor:
+        """Ends the rows that are older than ``cutoff``."""
+
+        def write(world: World) -> tuple[World, Any]:
+            lineage, record = world.lineage, world.record
+            if cutoff <= record.cutoff:
+                return world, None
+            world = world.swept([name])
+            rows = self.shown(world, lineage, record, record.clock)
+            old = [one for one in rows if one.event.time < cutoff]
+            log = Log(f"{name}.log", name, tuple((one.segment, one.row, DELETE, None) for one in old))
+            heads = {one.event.key % KEY_PARTITIONS for one in old}
+            made = world._replace(logs=world.logs | {log}) if old else world
+            checked = heads if ALL_HEADS in self.off else range(KEY_PARTITIONS)
+            read = tuple((at, record.heads[at]) for at in checked)
+            return made, ((log.name,) if old else (), read, tuple(heads), record.cutoff)
+
+        def end(world: World, names: Sequence[str], read: Any, heads: Sequence[int], before: int) -> tuple[World, str]:
+            switch = Publication(entry_id=name, heads=dict(read), changed=heads, cutoff=before, raised_cutoff=cutoff)
+            after, outcome = self._end(world, name, names, switch)
+            old = dict(world.contents)[world.record.clock]
+            return after.noted(old) if outcome == "published" else after, outcome
+
+        def run() -> Any:
+            yield _announce(name)
+            outcome = ""
+            for _ in range(2):
+                written = yield step(f"write ends of {name}", write)
+                if written is None:
+                    break
+                outcome = yield step(f"end {name}", lambda world, written=written: end(world, *written))
+                if outcome not in _RESOLVE_AGAIN:
+                    break
+            if outcome != "published":
+                yield _abort(name)
+
+        return run
+
     # --- compaction
 
     def compactor(self, name: str, partition: int, behind: int = 0) -> Actor:
@@ -667,6 +720,8 @@ class Model:
         moved: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
         for one in chosen:
             kept = numpy.flatnonzero(ends.get(one.name, NO_ENDS).valid_mask(floor, len(one.rows))).tolist()
+            if KEEP_TOMBSTONES in self.off:
+                kept = [number for number in kept if not one.rows[number].deleted]
             moved.append((one.name, tuple(kept), tuple(range(len(rows), len(rows) + len(kept)))))
             rows += [one.rows[number] for number in kept]
         whole = [Segment(f"{name}.rows", name, partition, tuple(rows))] if rows else []
@@ -730,8 +785,8 @@ class Model:
         return run
 
 
-INGESTORS, COMPACTORS = "ij", "cd"
-"""First letters of the names of entries of ingestion, and of compaction."""
+INGESTORS, COMPACTORS = "ije", "cd"
+"""First letters of the names of entries of ingestion and expiry, and of compaction."""
 
 
 def _partitions(batch: Iterable[Event]) -> set[int]:

@@ -32,10 +32,13 @@ def document(schema: Any = ("k",), **upsert: Any) -> dict[str, Any]:
         (document(mode="PARTIAL", partialUpsertStrategies={"a": "ADD"}), "partialUpsertStrategies.a"),
         (document(mode="PARTIAL", partialUpsertStrategies={"ts": "MAX"}), "decides which row wins"),
         (document(dropOutOfOrderRecord=True, outOfOrderRecordColumn="late"), "both"),
-        (document(metadataTTL="14d"), "not applied"),
+        (document(metadataTTL="14d"), "retentionTimeValue"),
         (document() | {"segmentBuildConfig": {"segmentLocking": True}}, "without segmentLocking"),
         (document() | {"segmentsConfig": {"segmentPushType": "REFRESH"}}, "an APPEND table"),
-        (document() | {"segmentsConfig": {"retentionTimeUnit": "DAYS", "retentionTimeValue": "7"}}, "cutoff"),
+        (
+            document() | {"segmentsConfig": {"retentionTimeUnit": "DAYS", "retentionTimeValue": "7"}},
+            "comparison column",
+        ),
     ],
 )
 def test_a_config_that_cannot_work_is_refused_with_its_field(wrong: dict[str, Any], message: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow
 import pytest
 
@@ -76,10 +76,19 @@ def forget_delete_records_in_a_rebuild(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partitions, "segment_events", living)
 
 
-def drop_delete_records_in_a_compaction(patch: pytest.MonkeyPatch) -> None:
-    """As if the cutoff had passed them all."""
-    real = compaction.require_record
-    patch.setattr(compaction, "require_record", lambda one: msgspec.structs.replace(real(one), cutoff=2**62))
+def keep_the_cutoff_on_rollback(patch: pytest.MonkeyPatch) -> None:
+    """Rows are there again that are older than the cutoff, so they count as gone."""
+    patch.setattr(UpsertRecord, "cutoff_at", lambda self, _: self.cutoff)
+
+
+def publish_whatever_the_cutoff(patch: pytest.MonkeyPatch) -> None:
+    real = Publication.switch
+
+    def switch(self: Publication, before: Lineage, completed: Lineage) -> Lineage:
+        now = records.require_record(before).cutoff
+        return real(replace(self, cutoff=now), before, completed)
+
+    patch.setattr(Publication, "switch", switch)
 
 
 def use_a_cache_of_another_head(patch: pytest.MonkeyPatch) -> None:
@@ -104,7 +113,8 @@ GUARDS: list[Callable[[pytest.MonkeyPatch], None]] = [
     count_ends_that_were_rolled_back,
     leave_positions_on_rollback,
     forget_delete_records_in_a_rebuild,
-    drop_delete_records_in_a_compaction,
+    keep_the_cutoff_on_rollback,
+    publish_whatever_the_cutoff,
     use_a_cache_of_another_head,
     read_what_waits,
 ]

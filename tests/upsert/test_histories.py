@@ -24,7 +24,7 @@ STEPS = {
     "revert_bulk": 1,
     "compact": 2,
     "roll_back": 1,
-    "raise_cutoff": 1,
+    "expire": 1,
     "clean_up": 2,
     "restart": 1,
 }
@@ -70,10 +70,13 @@ def _kill() -> None:
 
 
 def _overtake(world: World) -> None:
-    """Another ingestor publishes a batch while the step is between two writes."""
+    """Another ingestor publishes a batch, or old rows end, while the step is between two writes."""
     world.made["overtaken"] += 1
     world.note_outer()
-    world.ingest(world.random.choice(["0", "1"]))
+    if world.log[-1] == "expire" or world.random.random() < 0.8:  # a second expiry takes over from the first
+        world.ingest(world.random.choice(["0", "1"]))
+    else:
+        world.expire()
 
 
 def run_histories(

@@ -175,7 +175,7 @@ def by_arrival(batch: IngestionUpsertEvents, holders: IngestionUpsertEvents) -> 
             (losers if held[key][2] else ended).append(held[key][0])
         held[key] = (number, one, True)
         winners[key] = number
-    return Resolution(*(numpy.array(rows, int) for rows in ([*winners.values()], losers, [], ended)))
+    return Resolution(*(numpy.array(rows, int) for rows in ([*winners.values()], losers, [], ended, [])))
 
 
 def proposal(start: int | None, until: int | None, mark: int) -> bool:
@@ -207,6 +207,19 @@ def test_the_first_end_of_a_row_counts(ends_of: Any, is_right: bool) -> None:
     table.logs.append((3, _log([(0, 0, DELETE)])))  # row 0 of segment 0 once more
     times = [[one.time for one in live[7]] for live in table.live((1, 2, 3))]
     assert (times == [[1], [2], [3]]) is is_right
+
+
+def test_late_are_the_rows_that_are_older_than_what_their_key_had() -> None:
+    random = numpy.random.default_rng(6)
+    for _ in range(200):
+        rows = [
+            (key, 0, time, 0, 0, at, 0, at) for at, (key, time) in enumerate(random.integers(0, 5, (12, 2)).tolist())
+        ]
+        held = {key: (key, 0, int(random.integers(0, 5)), 0, 0, 99, 1, 0) for key in range(0, 5, 2)}
+        found = resolve(IngestionUpsertEvents.of(rows), IngestionUpsertEvents.of(held.values()))
+        late = [at for at, row in enumerate(rows) if row[0] in held and row[2:6] < held[row[0]][2:6]]
+        assert found.late.tolist() == late
+        assert set(late) <= set(found.losers.tolist())
 
 
 def test_a_row_that_is_sent_twice_in_one_batch_counts_once() -> None:

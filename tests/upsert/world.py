@@ -17,13 +17,13 @@ from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.core.table import SegmentStore, Table
-from airflow_provider_segments.core.upsert.record import UpsertRecord, require_record, waiting_bulks
+from airflow_provider_segments.core.upsert.record import NO_CUTOFF, UpsertRecord, require_record, waiting_bulks
 from airflow_provider_segments.core.upsert.view import is_valid
 from airflow_provider_segments.exceptions import RefusedError, SourceDataError
 from airflow_provider_segments.upsert.columns import VALID_FROM, VALID_UNTIL
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.events import BULK_PARTITION
-from airflow_provider_segments.upsert.floor import raise_cutoff
+from airflow_provider_segments.upsert.expiry import expire
 from airflow_provider_segments.upsert.ingest import IngestedBatch, UpsertIngestor
 from airflow_provider_segments.upsert.reading import read_rows
 from airflow_provider_segments.upsert.rollback import roll_back
@@ -116,13 +116,14 @@ def stage_bulk(table: Table, entry_id: str, rows: pyarrow.Table) -> None:
     table.stage(ticket, [StagedSegment("ALL", record)])
 
 
-def newest(events: Iterable[Event]) -> dict[str, str]:
-    """What readers see of ``events``: of each key the value of the greatest, unless that is a delete record."""
+def newest(events: Iterable[Event], cutoff: int = NO_CUTOFF) -> dict[str, str]:
+    """What readers see of ``events``: of each key the value of the greatest, unless that is a delete record, or older
+    than the retention."""
     best: dict[str, Event] = {}
     for one in events:
         if one.key not in best or one[:3] > best[one.key][:3]:
             best[one.key] = one
-    return {key: one.value for key, one in best.items() if not one.deleted}
+    return {key: one.value for key, one in best.items() if not one.deleted and one.time >= cutoff}
 
 
 @dataclass
@@ -139,6 +140,7 @@ class World:
     log: list[str] = field(default_factory=list)
     pending: list[Contents] = field(default_factory=list)
     positions: dict[int, dict[str, int]] = field(default_factory=lambda: {0: {}})
+    cutoffs: dict[int, int] = field(default_factory=lambda: {0: NO_CUTOFF})
     checks: int = 0
 
     def __post_init__(self) -> None:
@@ -267,12 +269,16 @@ class World:
         except RefusedError as refused:
             assert refused.rule == "too-old"
             return
-        assert self.record().positions == self.positions[to], "what was taken back never comes again"
+        after = self.record()
+        assert after.positions == self.positions[to], "what was taken back never comes again"
+        assert after.cutoff == self.cutoffs[to], "rows that are there again are older than the cutoff"
         for part in range(PARTITIONS):  # after a rollback the source may send something else
             del self.source[part][self.record().positions.get(f"/{part}", 0) :]
 
-    def raise_cutoff(self) -> None:
-        raise_cutoff(self.work.context, self.random.randint(1, 8))
+    def expire(self) -> None:
+        cutoff = self.record().cutoff
+        value = self.random.randint(1, 4) if cutoff == NO_CUTOFF else cutoff + 1
+        self._noted(lambda: expire(self.work, value), lambda record: self.contents[record.clock - 1])
 
     def clean_up(self) -> None:
         """Entries leave the lineage, and what they replaced leaves the registry."""
@@ -280,11 +286,10 @@ class World:
         self.work.cleanup()
 
     def _publish(self, batch: Sequence[Event], act: Callable[[], IngestedBatch]) -> None:
-        cutoff = self.record().cutoff
-
         def after(record: UpsertRecord) -> frozenset[Event]:
             resolved = [one for entry_id in record.published[-1].bulks for one in self.bulks[entry_id]]
-            return self.contents[record.clock - 1] | {one for one in (*batch, *resolved) if one.time >= cutoff}
+            taken = {one for one in (*batch, *resolved) if one.time >= record.cutoff}
+            return self.contents[record.clock - 1] | taken
 
         self._noted(act, after)
 
@@ -308,6 +313,7 @@ class World:
             assert record.clock == max(self.contents) + 1, "a version that nobody made"
             self.contents[record.clock] = contents(record)
             self.positions[record.clock] = dict(record.positions)
+            self.cutoffs[record.clock] = record.cutoff
 
     # --- checks
 
@@ -335,6 +341,6 @@ class World:
 
     def _compare(self, shown: Sequence[tuple[str, str]], mark: int, how: str) -> None:
         assert len({key for key, _ in shown}) == len(shown), f"two rows of a key at mark {mark}, {how}: {shown}"
-        wanted = newest(self.contents[mark])
+        wanted = newest(self.contents[mark], self.cutoffs[mark])
         assert dict(shown) == wanted, f"at mark {mark} of {self.record().clock}, {how}: {wanted}; {self.record()}"
         self.checks += 1

@@ -106,17 +106,16 @@ class TableConfig:
             raise InvalidConfigError(
                 f"table {name!r}: an upsert table is an APPEND table without segmentLocking: its keys say what is newer"
             )
+        time_format = _text(build, "timeFormat", "TIMESTAMP")
         if upsert is not None and segments.get("retentionTimeValue") is not None:
-            raise InvalidConfigError(
-                f"table {name!r}: the time retention does not know upsert tables yet; raise the table's cutoff instead"
-            )
+            upsert.check_retention(name, time_column, time_format)
         replaced_default = "1d" if kind == "REFRESH" else "4h"
         replaced_period = _text(segments, "replacedSegmentsRetentionPeriod", replaced_default)
         return cls(
             name=name,
             ingestion_type=kind,
             time_column=time_column,
-            time_format=_text(build, "timeFormat", "TIMESTAMP"),
+            time_format=time_format,
             granularity=granularity,
             sort_columns=_columns(_section(raw, "tableIndexConfig"), "sortedColumn"),
             target_rows=_count(build, "targetRowsPerSegment", 1_000_000),

@@ -13,6 +13,7 @@ from airflow_provider_segments.exceptions import InvalidConfigError
 MODES = ("NONE", "FULL", "PARTIAL")
 STRATEGIES = ("OVERWRITE", "IGNORE", "INCREMENT", "APPEND", "UNION", "MIN", "MAX", "FORCE_OVERWRITE")
 MAX_KEY_PARTITIONS = 256
+_COMPARED_TIMES = ("TIMESTAMP", "EPOCH_SECONDS", "EPOCH_MILLIS", "EPOCH_MICROS")
 _FIELDS = {
     "mode", "comparisonColumns", "comparisonColumn", "deleteRecordColumn", "outOfOrderRecordColumn",
     "dropOutOfOrderRecord", "metadataTTL", "partialUpsertStrategies", "defaultPartialUpsertStrategy",
@@ -112,12 +113,23 @@ class UpsertConfig:
                 f"table {table!r}: upsertConfig.regions may only grow at its end; rows have places in {self.regions!r}"
             )
 
+    def check_retention(self, table: str, time_column: str | None, time_format: str) -> None:
+        """Raise :class:`InvalidConfigError` where a time retention could bring old rows back: rows must be compared by
+        their time, or a row that is older by time could be the newest of its key."""
+        if self.comparison_column != time_column or time_format not in _COMPARED_TIMES:
+            raise InvalidConfigError(
+                f"table {table!r}: a time retention of an upsert table needs timeColumnName to be the comparison "
+                f"column {self.comparison_column!r}, and timeFormat to be one of {', '.join(_COMPARED_TIMES)}; "
+                "without them, end old rows with `segments upsert cutoff`"
+            )
+
     def _check(self, section: Mapping[str, Any]) -> None:
         if self.comparison_column in self.primary_key:
             raise InvalidConfigError(f"comparison column {self.comparison_column!r} is a part of the key: nothing wins")
         if section.get("metadataTTL"):
             raise InvalidConfigError(
-                "upsertConfig.metadataTTL is not applied by this version; raise the table's cutoff"
+                "upsertConfig.metadataTTL: keys live as long as rows here; set segmentsConfig.retentionTimeUnit and "
+                "retentionTimeValue"
             )
         if section.get("dropOutOfOrderRecord") and self.out_of_order:
             raise InvalidConfigError("upsertConfig has both dropOutOfOrderRecord and outOfOrderRecordColumn; set one")

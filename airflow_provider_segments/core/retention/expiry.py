@@ -208,6 +208,8 @@ def _window(context: TableContext) -> _Window | list[Skipped]:
         return [
             Skipped(Freed(), "time retention is for APPEND tables, as in Pinot; each push of this one replaces all")
         ]
+    if config.upsert is not None:
+        return [Skipped(Freed(), "its compaction ends the rows of an upsert table that are too old")]
     cutoff_ms = context.clock.now_ms() - config.time_retention_ms
     if cutoff_ms <= MIN_MS:
         return []

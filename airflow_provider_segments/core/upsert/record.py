@@ -13,7 +13,7 @@ a rollback has taken back: nobody reads at a mark in it, and an end that was pub
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -40,10 +40,28 @@ class Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     generation: int = 0
 
 
+class EventCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Events of published batches since the table was made. ``ingested`` were compared with the rows of their keys; of
+    these ``replayed`` had been there, and ``late`` were older than the row that their key had. ``expired`` were older
+    than the cutoff, ``rejected`` could not be used. A rollback takes nothing off."""
+
+    ingested: int = 0
+    replayed: int = 0
+    late: int = 0
+    expired: int = 0
+    rejected: int = 0
+
+    def plus(self, other: EventCounts) -> EventCounts:
+        """The sum of both."""
+        ours, theirs = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
+        return EventCounts(*(one + more for one, more in zip(ours, theirs, strict=True)))
+
+
 class Published(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, forbid_unknown_fields=True):
     """A version above the floor. ``at_ms`` is the wall clock of its publish, for people and for lag. ``undo`` has the
     source positions that it changed, as they were before (``None``: there was none). ``bulks`` are the ids of the
-    ordinary pushes that it resolved. A rollback is a version without an entry; ``entry_id`` is its own id then."""
+    ordinary pushes that it resolved. A rollback is a version without an entry; ``entry_id`` is its own id then.
+    ``cutoff`` is the one from before, of a version that has raised it."""
 
     version: int
     entry_id: str
@@ -51,13 +69,14 @@ class Published(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     undo: dict[str, int | None] = {}
     bulks: tuple[str, ...] = ()
     is_rollback: bool = False
+    cutoff: int | None = None
 
 
 class UpsertRecord(Record, frozen=True, omit_defaults=True, tag_field=records.FORMAT, tag=1):
     """See the module. ``positions`` says, by source partition, the offset to read next. ``cutoff`` is the smallest
-    comparison value that is still taken: keys whose newest row is older may be forgotten. ``waiting`` are the ids of
-    ordinary pushes whose rows have not been compared with the table's yet: no reader sees them. ``stream`` has the
-    heartbeats of a table that expects some."""
+    comparison value that is still taken: no row that is valid now is older. ``waiting`` are the ids of ordinary pushes
+    whose rows have not been compared with the table's yet: no reader sees them. ``events`` are for people. ``stream``
+    has the heartbeats of a table that expects some."""
 
     key_partitions: int
     heads: tuple[Head, ...]
@@ -68,6 +87,7 @@ class UpsertRecord(Record, frozen=True, omit_defaults=True, tag_field=records.FO
     voids: tuple[tuple[int, int], ...] = ()
     published: tuple[Published, ...] = ()
     waiting: tuple[str, ...] = ()
+    events: EventCounts = EventCounts()
     stream: VersionStream | None = None
 
     @classmethod
@@ -108,6 +128,11 @@ class UpsertRecord(Record, frozen=True, omit_defaults=True, tag_field=records.FO
                 positions.update(one.undo)
         return {source: at for source, at in positions.items() if at is not None}
 
+    def cutoff_at(self, version: int) -> int:
+        """The cutoff as it was right after ``version``, which must not be below the floor."""
+        raised = (one.cutoff for one in self.published if one.version > version)
+        return next((cutoff for cutoff in raised if cutoff is not None), self.cutoff)
+
     def raised(self, floor: int) -> UpsertRecord:
         """This record with a floor at or above ``floor``; what only lower marks needed is dropped. Voids stay: ends in
         them may be stored for as long as the table is."""
@@ -125,17 +150,21 @@ class Publication:
     ``positions`` are the offsets of the batch's own source partitions before and after it; ``read`` are the digests of
     what is between, on a table that expects heartbeats; ``bulks`` are the waiting pushes that it resolves.
     ``rollbacks`` is how many rollbacks of the table the reader of the source knows of; ``None`` where ``base`` is what
-    the batch was read from.
+    the batch was read from. ``cutoff`` is the one that its events were chosen by; ``raised_cutoff`` is a new one, of a
+    version that ends all rows below it. ``changed`` are those of ``heads`` whose newest rows change, by default all.
     """
 
     entry_id: str
     heads: Mapping[int, Head]
+    changed: Collection[int] | None = None
     base: Mapping[str, int | None] = field(default_factory=dict)
     positions: Mapping[str, int] = field(default_factory=dict)
     read: Mapping[str, Digest] | None = None
     heartbeats: Sequence[TakenHeartbeat] = ()
     cutoff: int = NO_CUTOFF
+    raised_cutoff: int | None = None
     bulks: Sequence[str] = ()
+    events: EventCounts = field(default_factory=EventCounts)
     rollbacks: int | None = None
     keep_versions: int = 1000
     at_ms: int = 0
@@ -160,28 +189,32 @@ class Publication:
     def apply(self, record: UpsertRecord) -> UpsertRecord:
         """The record with this batch as its next version, and as many older ones as it may keep."""
         version = record.clock + 1
+        changed = self.heads if self.changed is None else self.changed
         undo = {source: record.positions.get(source) for source in self.positions}
         heads = [
-            Head(self.entry_id, head.generation) if number in self.heads else head
+            Head(self.entry_id, head.generation) if number in changed else head
             for number, head in enumerate(record.heads)
         ]
-        done = Published(version, self.entry_id, self.at_ms, undo, tuple(self.bulks))
+        before = None if self.raised_cutoff is None else record.cutoff
+        done = Published(version, self.entry_id, self.at_ms, undo, tuple(self.bulks), cutoff=before)
         stream = record.stream
         if self.read is not None:
             stream = (stream or VersionStream()).published(version, self.read, self.heartbeats)
-        changed = msgspec.structs.replace(
+        after = msgspec.structs.replace(
             record,
             clock=version,
             stream=stream,
             positions={**record.positions, **self.positions},
             heads=tuple(heads),
+            cutoff=record.cutoff if self.raised_cutoff is None else self.raised_cutoff,
             published=(*record.published, done),
+            events=record.events.plus(self.events),
             waiting=tuple(entry_id for entry_id in record.waiting if entry_id not in self.bulks),
         )
-        changed = changed.raised(version - self.keep_versions)
-        while len(encode(changed)) > MAX_BYTES and len(changed.published) > 1:
-            changed = changed.raised(changed.published[len(changed.published) // 2].version)
-        return changed
+        after = after.raised(version - self.keep_versions)
+        while len(encode(after)) > MAX_BYTES and len(after.published) > 1:
+            after = after.raised(after.published[len(after.published) // 2].version)
+        return after
 
     def _check_heads(self, before: Lineage, record: UpsertRecord) -> None:
         for number, head in self.heads.items():
