@@ -21,7 +21,7 @@ from functools import cached_property
 from types import MappingProxyType, TracebackType
 
 from airflow_provider_segments.core.cluster import Cluster
-from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, Overwrite
+from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry, Overwrite
 from airflow_provider_segments.core.lineage.fallback import fallen_back
 from airflow_provider_segments.core.lineage.guard import GuardState, StoredGuard
 from airflow_provider_segments.core.lineage.hiding import hidden_names, is_settled
@@ -404,11 +404,7 @@ class SnapshotReader:
             raise SnapshotRefusedError(
                 "not-completed", f"snapshot refused: the entry is {entry.state.value}", table=self.table, entry_id=as_of
             )
-        horizon = guards[as_of].changed
-        past = Lineage(stored.lineage.table, custom_map=stored.lineage.custom_map)
-        for one in stored.lineage:
-            past = past.put(one.moved_to(_state_at(guards.get(one.entry_id), one.state, horizon), one.timestamp_ms))
-        return View(past, horizon)
+        return past_view(stored.lineage, guards, guards[as_of].changed)
 
 
 @dataclass(frozen=True)
@@ -423,15 +419,22 @@ class View:
         return is_settled(self.lineage, name.entry_id)
 
 
+def past_view(lineage: Lineage, guards: Mapping[str, StoredGuard], zxid: int) -> View:
+    """The lineage as it was at an earlier ``zxid``, put together from the guards of its entries."""
+    entries = {one.entry_id: _at(one, guards.get(one.entry_id), zxid) for one in lineage}
+    return View(replace(lineage, entries=MappingProxyType(entries)), zxid)
+
+
 def _present(stored: StoredLineage) -> View:
     return View(stored.lineage, stored.zxid)
 
 
-def _state_at(guard: StoredGuard | None, state: EntryState, horizon: int) -> EntryState:
-    """The state an entry had at ``horizon``. Without a guard (another tool made it) its present state has to do."""
-    if guard is None or guard.changed <= horizon:
-        return state
-    return _ENTRY_STATES[guard.state_at(horizon)]
+def _at(entry: LineageEntry, guard: StoredGuard | None, zxid: int) -> LineageEntry:
+    """The entry in the state it had at ``zxid``. Without a guard (another tool made it) its present state has to do."""
+    if guard is None or guard.changed <= zxid:
+        return entry
+    state = _ENTRY_STATES[guard.state_at(zxid)]
+    return entry if state is entry.state else entry.moved_to(state, entry.timestamp_ms)
 
 
 _ENTRY_STATES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_provider_segments.clock import SYSTEM_CLOCK, Clock
 from airflow_provider_segments.core import access, audit, deletion, replacement, retention, tiering
 from airflow_provider_segments.core.cluster import Cluster
-from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
-from airflow_provider_segments.core.lineage.guard import OWN_IDENTITY, GuardState
+from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
+from airflow_provider_segments.core.lineage.guard import OWN_IDENTITY, GuardState, StoredGuard
 from airflow_provider_segments.core.locking.types import Priority
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from airflow_provider_segments.core.locking import LockBox
     from airflow_provider_segments.core.registry.leases import LeaseInfo
     from airflow_provider_segments.core.replacement.end import EndedEntry
+    from airflow_provider_segments.core.replacement.forecast import Totals
     from airflow_provider_segments.core.replacement.revert import RevertedEntry
     from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
     from airflow_provider_segments.core.replacement.start import AllVisible, StartedEntry
@@ -402,6 +403,10 @@ class Table:
         """The state of each registered segment: see :meth:`.snapshot.SnapshotReader.states`."""
         return self._context.reader.states(start, end)
 
+    def totals_after(self, entry_ids: Sequence[str]) -> Iterator[tuple[str, Totals | None]]:
+        """What readers saw right after each of those entries: see :func:`.replacement.history.totals_after`."""
+        return replacement.history.totals_after(self._context, entry_ids)
+
     def events(self) -> list[audit.LoggedEvent]:
         """The table's audit trail, newest first: see :mod:`.audit`. Raises :class:`CorruptRecordError`."""
         return audit.events(self.store.cluster, self.name)
@@ -475,22 +480,31 @@ class Table:
             )
 
     def _latest(self, lineage: Lineage, among: Collection[EntryState]) -> str:
-        """The order of entries is ZooKeeper's, not the clocks'. Entries of other tools have no guard and count
-        first."""
-        found = {
-            entry.entry_id: entry.timestamp_ms
+        """See :func:`newest_of`."""
+        found = [
+            entry
             for entry in lineage.in_state(*among)
             if entry.state is not EntryState.REVERTED or not lineage.is_cleaning(entry.entry_id)
-        }
-        if not found:
+        ]
+        newest = newest_of(found, self._context.records.guards(entry.entry_id for entry in found))
+        if newest is None:
             what = " or ".join(_NO_ENTRY[state] for state in among)
             raise EntryNotFoundError(f"table {self.name!r} has no {what}")
-        guards = self._context.records.guards(found)
-        zxids = {
-            entry_id: stored.born if stored.guard.state is GuardState.OPEN else stored.changed
-            for entry_id, stored in guards.items()
-        }
-        return max(found, key=lambda entry_id: (zxids.get(entry_id, 0), found[entry_id]))
+        return newest
+
+
+def newest_of(entries: Iterable[LineageEntry], guards: Mapping[str, StoredGuard]) -> str | None:
+    """The id of the entry that came last into its state, by ZooKeeper's order; ``None`` without entries. Entries of
+    other tools have no guard and count first."""
+
+    def age(entry: LineageEntry) -> tuple[int, int]:
+        stored = guards.get(entry.entry_id)
+        if stored is None:
+            return 0, entry.timestamp_ms
+        return stored.born if stored.guard.state is GuardState.OPEN else stored.changed, entry.timestamp_ms
+
+    newest = max(entries, key=age, default=None)
+    return None if newest is None else newest.entry_id
 
 
 _NO_ENTRY = {

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
         end as end,
     )
     from airflow_provider_segments.core.replacement import (
+        history as history,
+    )
+    from airflow_provider_segments.core.replacement import (
         overwrite as overwrite,
     )
     from airflow_provider_segments.core.replacement import (

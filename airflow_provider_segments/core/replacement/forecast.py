@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from airflow_provider_segments.core.lineage.entries import Lineage
 from airflow_provider_segments.core.lineage.records import StoredLineage
+from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.registry.registry import StoredRoot
 from airflow_provider_segments.core.registry.shard import Shard
 from airflow_provider_segments.core.replacement.context import TableContext
@@ -20,6 +22,12 @@ class Totals:
     segments: int
     rows: int
     bytes: int
+
+    @classmethod
+    def of(cls, records: Iterable[SegmentRecord]) -> Totals:
+        """The totals of ``records``."""
+        listed = list(records)
+        return cls(len(listed), sum(one.rows for one in listed), sum(one.bytes for one in listed))
 
     def as_dict(self) -> dict[str, int]:
         """Plain data, for XCom and JSON."""
@@ -61,8 +69,7 @@ class Forecast:
 
     def totals(self, lineage: Lineage, zxid: int) -> Totals:
         """The totals of :meth:`visible`."""
-        records = [record for _, shown in self.visible(lineage, zxid).blocks for record in shown]
-        return Totals(len(records), sum(one.rows for one in records), sum(one.bytes for one in records))
+        return Totals.of(record for _, shown in self.visible(lineage, zxid).blocks for record in shown)
 
     def registered(self) -> set[str]:
         """Names of the segments that were read."""
