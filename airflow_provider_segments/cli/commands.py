@@ -553,6 +553,25 @@ COMMANDS: tuple[Command | Group, ...] = (
         ),
     ),
     Group(
+        "dags",
+        "The DAGs that come with the package",
+        (
+            Command("path", "Print the folder they are in", "dags:dags_path", offline=True),
+            Command(
+                "install",
+                "Copy them to Airflow's DAGs folder",
+                "dags:dags_install",
+                (
+                    _argument("folder", metavar="FOLDER", help="where to; made when it is missing"),
+                    _flag("--force", help="replace those that somebody has changed"),
+                ),
+                "Airflow shows new DAGs paused, so none of them runs before it is unpaused. What somebody has changed "
+                "is left as it is.",
+                offline=True,
+            ),
+        ),
+    ),
+    Group(
         "dev",
         "For development, not for production",
         (
