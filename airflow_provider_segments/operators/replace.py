@@ -189,7 +189,8 @@ class EndReplaceSegmentsOperator(AnnouncingOperator):
             self.table,
             ended.entry_id,
         )
-        self.announce(context, change="end", entry_id=ended.entry_id, rows=ended.rows, segments=len(ended.segments_to))
+        brought = {"rows": ended.rows, "segments": len(ended.segments_to), "bytes": ended.bytes}
+        self.announce(context, change="end", entry_id=ended.entry_id, **brought)
         return result
 
     def _what_to_clear(self) -> str:
@@ -261,7 +262,10 @@ class _SwitchOperator(AnnouncingOperator):
             self.hint(done.entry_id),
         )
         _log_change(self.log, done)
-        self.announce(context, change=self.change, entry_id=done.entry_id, segments=len(done.reappeared))
+        named = {"table": self.table, "segments_conn_id": self.segments_conn_id, "entry_id": done.entry_id}
+        context["ti"].xcom_push(key="entry", value=named)
+        visible = {} if done.after is None else {f"visible_{what}": n for what, n in done.after.as_dict().items()}
+        self.announce(context, change=self.change, entry_id=done.entry_id, segments=len(done.reappeared), **visible)
         forget_decision(context)
         result = {"table": self.table, **_counts(done), "dry_run": False}
         return result | {"switch_ms": round(done.switch_ms, 3), "already": done.already}

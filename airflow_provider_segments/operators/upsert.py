@@ -118,5 +118,5 @@ class CompactUpsertOperator(AnnouncingOperator):
         report = {name: getattr(done, name) for name in done.__slots__}
         self.log.info("Table %s: %s", self.table, report if done.entry_id else "there is nothing to compact")
         if done.entry_id:
-            self.announce(context, entry_id=done.entry_id)
+            self.announce(context, change="compact", entry_id=done.entry_id)
         return report
