@@ -55,13 +55,20 @@ class Airflow:
         tasks = self.call("GET", f"{run}/taskInstances")["task_instances"]
         return {task["task_id"].removeprefix("replace_segments."): task["state"] for task in tasks}
 
+    def warm_up(self) -> None:
+        """Have the API server build the API that tasks call: it does so at the first request, and answers nobody
+        meanwhile. On a busy machine that takes longer than the first task waits."""
+        requests.get(f"{self.url}/execution/health", timeout=START_S).raise_for_status()
+
     def is_ready(self, dag_count: int) -> bool:
         """Whether every part is healthy and the DAGs are there."""
         try:
             health = requests.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
             if not all((health[part] or {}).get("status") == "healthy" for part in PARTS):
                 return False
-            self.token = self.token or self.log_in("admin")
+            if not self.token:
+                self.warm_up()
+                self.token = self.log_in("admin")
             return len(self.call("GET", "/dags")["dags"]) == dag_count
         except (requests.RequestException, KeyError):
             return False
