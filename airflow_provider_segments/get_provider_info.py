@@ -122,8 +122,18 @@ def _config() -> dict[str, Any]:
         "segments": {
             "description": "Options of the segments provider.",
             "options": {
-                "rollback_dag_id": _option("The DAG that the page starts to roll back.", "segments_rollback"),
-                "unrevert_dag_id": _option("The DAG that the page starts to bring back.", "segments_unrevert"),
+                "rollback_dag_id": _option(
+                    "The DAG that the page starts to roll back; {table} stands for the table.", "segments_rollback"
+                ),
+                "unrevert_dag_id": _option(
+                    "The DAG that the page starts to bring back; {table} stands for the table.", "segments_unrevert"
+                ),
+                "retention_dag_id": _option("The page warns while this DAG is paused.", "segments_retention"),
+                "deletion_dag_id": _option("The page warns while this DAG is paused.", "segments_ledger_deletion"),
+                "conn_ids": _option(
+                    "Connections of a secrets backend that the page shows, joined by commas: Airflow cannot list them.",
+                    "",
+                ),
             },
         }
     }

@@ -7,7 +7,7 @@ notes and the audit trail stay Airflow's. Annotations are evaluated here, so not
 import mimetypes
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
@@ -15,7 +15,6 @@ from airflow.configuration import conf
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import JSONResponse, Response
 
-from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import (
     CorruptRecordError,
     EntryNotFoundError,
@@ -26,17 +25,26 @@ from airflow_provider_segments.exceptions import (
     StorageError,
     TableNotFoundError,
 )
-from airflow_provider_segments.hooks.settings import SegmentsConnection
-from airflow_provider_segments.plugins import overview
+from airflow_provider_segments.plugins import operations as operating
+from airflow_provider_segments.plugins import overview, past
+from airflow_provider_segments.plugins.connections import list_connections
 from airflow_provider_segments.plugins.models import (
     Connections,
+    Diff,
+    EntryDetail,
+    Events,
+    History,
     Operations,
     Preview,
     Segments,
     TableDetail,
     Tables,
+    Timeline,
 )
-from airflow_provider_segments.plugins.stores import Stores, connection_ids
+from airflow_provider_segments.plugins.overview import Opened
+from airflow_provider_segments.plugins.past import Stretch
+from airflow_provider_segments.plugins.stores import Stores
+from airflow_provider_segments.text import for_message, mask
 
 _STATIC = Path(__file__).parent / "static"
 _STATUS: tuple[tuple[type[SegmentsError], int], ...] = (
@@ -48,6 +56,12 @@ _STATUS: tuple[tuple[type[SegmentsError], int], ...] = (
     (InvalidNameError, 422),
     (CorruptRecordError, 500),
 )
+_DAG_IDS = {
+    "rollback_dag_id": "segments_rollback",
+    "unrevert_dag_id": "segments_unrevert",
+    "retention_dag_id": "segments_retention",
+    "deletion_dag_id": "segments_ledger_deletion",
+}
 _STORES = Stores()
 
 app = FastAPI(
@@ -67,63 +81,120 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="Most that are wanted")]
 def answer_error(_: Request, error: SegmentsError) -> JSONResponse:
     """Say what is wrong, in the words of the package."""
     status = next((number for kind, number in _STATUS if isinstance(error, kind)), 409)
-    return JSONResponse({"detail": str(error)}, status_code=status)
+    return JSONResponse({"detail": mask(str(error))}, status_code=status)
 
 
-def opened(conn_id: str) -> Iterator[tuple[SegmentsConnection, SegmentStore]]:
+@app.exception_handler(ValueError)
+def answer_bad_value(_: Request, error: ValueError) -> JSONResponse:
+    """Say what of the request cannot be, as an interval that ends before it begins."""
+    return JSONResponse({"detail": for_message(str(error))}, status_code=422)
+
+
+def opened(conn_id: str) -> Iterator[Opened]:
     """The store of the connection in the route."""
-    with _STORES.use(conn_id) as (settings, store):
-        yield settings, store
+    with _STORES.use(conn_id) as store:
+        yield store
 
 
-Opened = Annotated[tuple[SegmentsConnection, SegmentStore], Depends(opened)]
+Given = Annotated[Opened, Depends(opened)]
+
+
+def stretch(start_ms: int | None = None, end_ms: int | None = None, as_of: str | None = None) -> Stretch:
+    """A stretch of time, now or right after the entry ``as_of``."""
+    return Stretch(start_ms, end_ms, as_of)
+
+
+Asked = Annotated[Stretch, Depends(stretch)]
 
 
 @app.get("/api/connections")
 def connections() -> Connections:
     """The connections of type ``segments``."""
+    listed = list_connections()
     return Connections(
-        connections=connection_ids(),
-        rollback_dag_id=conf.get("segments", "rollback_dag_id", fallback="segments_rollback"),
-        unrevert_dag_id=conf.get("segments", "unrevert_dag_id", fallback="segments_unrevert"),
+        connections=listed.conn_ids,
+        unreadable=listed.unreadable,
+        rollback_dag_id=_option("rollback_dag_id"),
+        unrevert_dag_id=_option("unrevert_dag_id"),
+        retention_dag_id=_option("retention_dag_id"),
+        deletion_dag_id=_option("deletion_dag_id"),
     )
 
 
+def _option(name: str) -> str:
+    return str(conf.get("segments", name, fallback=_DAG_IDS[name]))
+
+
 @app.get("/api/connections/{conn_id}/tables")
-def tables(given: Opened, search: str = "", offset: Offset = 0, limit: Limit = 50) -> Tables:
+def tables(
+    given: Given,
+    search: str = "",
+    sort: Annotated[Literal["name", "rows", "bytes", "since_ms"], Query(description="The largest come first")] = "name",
+    offset: Offset = 0,
+    limit: Limit = 50,
+) -> Tables:
     """A part of the tables, each with what readers see."""
-    return overview.list_tables(*given, search=search, offset=offset, limit=limit)
+    return overview.list_tables(given, search=search, sort=sort, offset=offset, limit=limit)
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}")
-def table(given: Opened, table: str, offset: Offset = 0, limit: Limit = 50) -> TableDetail:
+def table(given: Given, table: str, offset: Offset = 0, limit: Limit = 50) -> TableDetail:
     """One table, with a part of its lineage."""
-    return overview.describe_lineage(*given, table, offset=offset, limit=limit)
+    return overview.describe_lineage(given, table, offset=offset, limit=limit)
+
+
+@app.get("/api/connections/{conn_id}/tables/{table}/history")
+def history(given: Given, table: str, offset: Offset = 0, limit: Annotated[int, Query(ge=1, le=50)] = 50) -> History:
+    """What readers saw right after each of a part of the entries."""
+    return past.describe_history(given, table, offset=offset, limit=limit)
+
+
+@app.get("/api/connections/{conn_id}/tables/{table}/diff")
+def diff(given: Given, table: str, before: str, after: str = past.NOW) -> Diff:
+    """What came and went between two entries, or an entry and now."""
+    return past.describe_diff(given, table, before, after)
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}/segments")
-def segments(
-    given: Opened,
-    table: str,
-    start_ms: int | None = None,
-    end_ms: int | None = None,
-    offset: Offset = 0,
-    limit: Limit = 500,
-) -> Segments:
+def segments(given: Given, table: str, asked: Asked, offset: Offset = 0, limit: Limit = 50) -> Segments:
     """A part of the segments of a stretch of time."""
-    return overview.list_segments(given[1], table, start_ms=start_ms, end_ms=end_ms, offset=offset, limit=limit)
+    return past.list_segments(given, table, asked, offset=offset, limit=limit)
+
+
+@app.get("/api/connections/{conn_id}/tables/{table}/timeline")
+def timeline(given: Given, table: str, asked: Asked) -> Timeline:
+    """The segments of a stretch of time, by time and state."""
+    return past.describe_timeline(given, table, asked)
+
+
+@app.get("/api/connections/{conn_id}/tables/{table}/events")
+def table_events(given: Given, table: str, limit: Limit = 100) -> Events:
+    """The newest events of a table's audit trail."""
+    return operating.list_events(given, table, limit)
+
+
+@app.get("/api/connections/{conn_id}/tables/{table}/entries/{entry_id}")
+def entry(given: Given, table: str, entry_id: str) -> EntryDetail:
+    """One lineage entry, and what has become of it."""
+    return overview.describe_entry(given, table, entry_id)
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}/entries/{entry_id}/preview")
-def preview(given: Opened, table: str, entry_id: str) -> Preview:
+def preview(given: Given, table: str, entry_id: str) -> Preview:
     """What rolling the entry back, or bringing it back, would do."""
-    return overview.preview_change(given[1], table, entry_id)
+    return overview.preview_change(given, table, entry_id)
 
 
 @app.get("/api/connections/{conn_id}/operations")
-def operations(given: Opened) -> Operations:
+def operations(given: Given) -> Operations:
     """Deletions, locks and leases."""
-    return overview.describe_operations(given[1])
+    return operating.describe_operations(given)
+
+
+@app.get("/api/connections/{conn_id}/events")
+def events(given: Given, limit: Limit = 100) -> Events:
+    """The newest events of the audit trails of all tables."""
+    return operating.list_events(given, None, limit)
 
 
 @app.get("/static/{name}")

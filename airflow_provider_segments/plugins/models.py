@@ -21,6 +21,52 @@ class Running(BaseModel):
     by: Author | None
 
 
+class Totals(BaseModel):
+    """Totals of some segments."""
+
+    segments: int
+    rows: int
+    bytes: int
+
+
+class CopyReader(BaseModel):
+    """A reader that keeps a copy of an upsert table, and the version that it has reported."""
+
+    reader: str
+    version: int
+    behind: int
+    is_caught_up: bool
+    is_silent: bool
+    at_ms: int
+
+
+class Version(BaseModel):
+    """A version of an upsert table that can still be read."""
+
+    version: int
+    at_ms: int
+    entry_id: str
+    is_rollback: bool
+    is_void: bool
+
+
+class UpsertState(BaseModel):
+    """How an upsert table stands. ``mark`` is the newest version, ``low_water_mark`` the newest that all copies have,
+    ``cutoff`` the smallest comparison value that is still taken (absent: any), ``waiting`` counts ordinary pushes that
+    no run of ingestion has resolved yet. The list of tables leaves out ``versions`` and ``positions``."""
+
+    mark: int
+    mark_ms: int | None
+    floor: int
+    cutoff: int | None
+    key_partitions: int
+    low_water_mark: int
+    waiting: int
+    readers: list[CopyReader] = []
+    versions: list[Version] = []
+    positions: dict[str, int] = {}
+
+
 class TableRow(BaseModel):
     """One table of the list. ``error`` says why the rest is not known."""
 
@@ -35,30 +81,48 @@ class TableRow(BaseModel):
     bytes: int | None = None
     segments: int | None = None
     rollback_until_ms: int | None = None
+    bytes_waiting: int = 0
     running: list[Running] = []
+    upsert: UpsertState | None = None
 
 
 class Tables(BaseModel):
-    """One part of the list of tables; ``total`` counts all that match."""
+    """One part of the list of tables; ``total`` counts all that match. ``problems`` are what else could not be read."""
 
     total: int
     tables: list[TableRow]
+    problems: list[str] = []
 
 
 class EntryRow(BaseModel):
-    """One lineage entry: what it brought, and what may be done with it."""
+    """One lineage entry: what it brought and replaced, and until when it can be rolled back or brought back.
+
+    ``replaced`` is absent when some of what it replaced was removed since; ``settled_by`` says who rolled it back.
+    """
 
     entry_id: str
     state: str
     since_ms: int
     by: Author | None
+    settled_by: Author | None
     segments_from: int
     segments_to: int
-    rows: int
-    bytes: int
+    brought: Totals
+    replaced: Totals | None
     overwrites: int
     is_latest: bool
     is_cleaning: bool
+    until_ms: int | None
+
+
+class Storage(BaseModel):
+    """What a table's objects take: visible ones, those kept for a rollback, those kept to bring back a push, and those
+    that wait for deletion."""
+
+    visible: Totals
+    replaced: Totals
+    rolled_back: Totals
+    waiting_bytes: int
 
 
 class TableDetail(BaseModel):
@@ -68,6 +132,59 @@ class TableDetail(BaseModel):
     config: dict[str, object]
     entries_total: int
     entries: list[EntryRow]
+    storage: Storage
+
+
+class EntryDetail(BaseModel):
+    """One entry with the first names of what it replaced and brought, and what readers saw right after it (absent when
+    that is no longer known). ``replaced_by`` are the entries that have replaced segments of it."""
+
+    table: str
+    entry: EntryRow
+    after: Totals | None
+    segments_from: list[str]
+    segments_to: list[str]
+    replaced_by: list[str]
+    visible_segments: int
+
+
+class History(BaseModel):
+    """What readers saw right after each entry; ``None`` when that is no longer known. Entries that there was no time
+    for are left out."""
+
+    after: dict[str, Totals | None]
+
+
+class Change(BaseModel):
+    """Segments that one point in time shows and the other does not, the first of them by name."""
+
+    totals: Totals
+    names: list[str]
+
+
+class Diff(BaseModel):
+    """What readers saw right after two entries, or see now, and what came and went in between."""
+
+    before: Totals
+    after: Totals
+    came: Change
+    went: Change
+
+
+class Block(BaseModel):
+    """The segments of one stretch of time that are in one state."""
+
+    start_ms: int
+    end_ms: int
+    state: str
+    totals: Totals
+
+
+class Timeline(BaseModel):
+    """A table's segments by time. ``is_merged`` says that neighbouring time chunks were put together."""
+
+    blocks: list[Block]
+    is_merged: bool
 
 
 class SegmentRow(BaseModel):
@@ -138,9 +255,42 @@ class LeaseRow(BaseModel):
     taken_ms: int
 
 
-class Operations(BaseModel):
-    """What goes on in a cluster besides pushes."""
+class WaitingTable(BaseModel):
+    """What of a table waits for deletion."""
 
+    table: str
+    objects: int
+    bytes: int
+    oldest_ms: int
+    reasons: list[str]
+
+
+class EventRow(BaseModel):
+    """An event of the audit trail."""
+
+    table: str
+    action: str
+    actor: str
+    at_ms: int
+    entry_id: str
+    by: Author | None
+    detail: str
+
+
+class Events(BaseModel):
+    """Events of the audit trail, newest first. ``hint`` says why some may be missing."""
+
+    events: list[EventRow]
+    hint: str | None = None
+
+
+class Operations(BaseModel):
+    """What goes on in a cluster besides pushes. ``problems`` are records that could not be read; ``is_whole`` says that
+    the sizes in ``waiting_tables`` are of all that waits."""
+
+    problems: list[str]
+    waiting_tables: list[WaitingTable]
+    is_whole: bool
     pending: int
     waiting: int
     next_due_ms: int | None
@@ -152,8 +302,12 @@ class Operations(BaseModel):
 
 
 class Connections(BaseModel):
-    """The connections of type ``segments``, and the DAGs that roll back and bring back."""
+    """The connections of type ``segments``, those that nobody can read, and the DAGs that the page starts or watches.
+    ``{table}`` in a DAG's id stands for the table's name."""
 
     connections: list[str]
+    unreadable: list[str]
     rollback_dag_id: str
     unrevert_dag_id: str
+    retention_dag_id: str
+    deletion_dag_id: str

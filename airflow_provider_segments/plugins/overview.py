@@ -1,148 +1,187 @@
-"""What the page shows, read from the store. Nothing here writes."""
+"""The list of tables, and one table with its lineage. Nothing here writes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from airflow_provider_segments.core.deletion.messages import UnreadableLetters
-from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
-from airflow_provider_segments.core.lineage.guard import StoredGuard
+from airflow_provider_segments.core.lineage.entries import EntryState, LineageEntry
 from airflow_provider_segments.core.model.config import TableConfig
-from airflow_provider_segments.core.model.names import is_entry_id
+from airflow_provider_segments.core.model.segment import SegmentState
+from airflow_provider_segments.core.replacement.forecast import Totals as CoreTotals
 from airflow_provider_segments.core.table import SegmentStore, Table
-from airflow_provider_segments.exceptions import EntryNotFoundError, RefusedError, SegmentsError, TableDroppedError
+from airflow_provider_segments.exceptions import RefusedError, SegmentsError, TableDroppedError
 from airflow_provider_segments.hooks.settings import SegmentsConnection
+from airflow_provider_segments.plugins.authors import author_of
+from airflow_provider_segments.plugins.facts import NOTHING, FactsCache, Stamp, TableFacts
 from airflow_provider_segments.plugins.models import (
     Author,
-    DeadLetter,
+    EntryDetail,
     EntryRow,
-    LeaseRow,
-    LockRow,
-    Operations,
     Preview,
     Running,
-    SegmentRow,
-    Segments,
+    Storage,
     TableDetail,
     TableRow,
     Tables,
+    Totals,
 )
+from airflow_provider_segments.plugins.secrets import without_secrets
+from airflow_provider_segments.plugins.upserts import upsert_state
+from airflow_provider_segments.plugins.waiting import read_waiting
 
-MOST_DEAD_LETTERS = 100
-"""Dead letters that the page lists; the command line lists all."""
+MOST_NAMES = 100
+"""Names of segments that the page lists of an entry."""
 
-
-def list_tables(settings: SegmentsConnection, store: SegmentStore, *, search: str, offset: int, limit: int) -> Tables:
-    """The tables whose name contains ``search``, a part of them in full. One that cannot be read says why."""
-    names = [name for name in store.tables() if search.lower() in name.lower()]
-    rows = [_row_or_error(settings, store, name) for name in names[offset : offset + limit]]
-    return Tables(total=len(names), tables=rows)
+SORTS = ("name", "rows", "bytes", "since_ms")
 
 
-def _row_or_error(settings: SegmentsConnection, store: SegmentStore, name: str) -> TableRow:
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection of the page: its settings, its store, and what is known of the tables."""
+
+    settings: SegmentsConnection
+    store: SegmentStore
+    facts: FactsCache
+
+
+def list_tables(opened: Opened, *, search: str, sort: str, offset: int, limit: int) -> Tables:
+    """The tables whose name contains ``search``, a part of them in full. One that cannot be read says why. By anything
+    but the name, the largest come first, and every table has to be looked at."""
+    names = [name for name in opened.store.tables() if search.lower() in name.lower()]
+    waiting = read_waiting(opened.store)
+    chosen = names if sort != "name" else names[offset : offset + limit]
+    waiting_bytes = waiting.bytes_of()
+    rows = [
+        _row_or_error(opened, name, stamp, waiting_bytes.get(name, 0))
+        for name, stamp in zip(chosen, opened.facts.stamps(chosen), strict=True)
+    ]
+    if sort != "name":
+        rows = sorted(rows, key=lambda row: -(getattr(row, sort) or -1))[offset : offset + limit]
+    return Tables(total=len(names), tables=rows, problems=waiting.problems)
+
+
+def _row_or_error(opened: Opened, name: str, stamp: Stamp, waiting_bytes: int) -> TableRow:
     try:
-        return describe_table(settings, store.table(name))
+        row = table_row(opened, name, opened.facts.get(name, stamp))
     except SegmentsError as error:
-        return TableRow(name=name, error=str(error))
+        return TableRow(name=name, error=str(error), bytes_waiting=waiting_bytes)
+    return row.model_copy(update={"bytes_waiting": waiting_bytes})
 
 
-def describe_table(settings: SegmentsConnection, table: Table) -> TableRow:
-    """What readers see of a table, since when, and by whom. Raises what reading it raises."""
-    config, lineage = table.config(), table.lineage()
-    row = TableRow(name=table.name, kind=_kind(config), dropped_by=lineage.dropped_by)
-    running = list(lineage.in_state(EntryState.IN_PROGRESS))
-    latest = _latest(table)
-    known = [entry.entry_id for entry in running] + ([latest] if latest else [])
-    guards = table.context.records.guards(known)
+def table_row(opened: Opened, name: str, facts: TableFacts) -> TableRow:
+    """What readers see of a table, since when, and by whom."""
+    lineage, latest = facts.lineage, facts.latest
+    row = TableRow(name=name, kind=_kind(facts.config), dropped_by=lineage.dropped_by)
     row.running = [
-        Running(entry_id=entry.entry_id, since_ms=entry.timestamp_ms, by=_author(settings, guards.get(entry.entry_id)))
-        for entry in running
+        Running(entry_id=entry.entry_id, since_ms=entry.timestamp_ms, by=_author(opened, facts, entry.entry_id))
+        for entry in lineage.in_state(EntryState.IN_PROGRESS)
     ]
     if latest:
         entry = lineage.entries[latest]
         row.entry_id, row.since_ms = latest, entry.timestamp_ms
-        row.by = _author(settings, guards.get(latest))
-        if not lineage.is_cleaning(latest):
-            row.rollback_until_ms = entry.timestamp_ms + config.replaced_retention_ms
-    try:
-        seen = table.snapshot()
-    except TableDroppedError:
-        return row
-    row.rows, row.bytes, row.segments = seen.rows, seen.bytes, len(seen)
+        row.by = _author(opened, facts, latest)
+        row.rollback_until_ms = _until(facts, entry)
+    if facts.visible is not None:
+        row.rows, row.bytes, row.segments = facts.visible.rows, facts.visible.bytes, facts.visible.segments
+    if lineage.upsert is not None:
+        row.upsert = upsert_state(opened.store, lineage)
     return row
 
 
-def describe_lineage(
-    settings: SegmentsConnection, store: SegmentStore, name: str, *, offset: int, limit: int
-) -> TableDetail:
+def describe_lineage(opened: Opened, name: str, *, offset: int, limit: int) -> TableDetail:
     """A table with a part of its lineage, newest first. Raises what reading it raises."""
-    table = store.table(name)
-    lineage = table.lineage()
-    newest = lineage.newest_first()
-    chosen = newest[offset : offset + limit]
+    facts = opened.facts.get(opened.store.table(name).name)
+    newest = facts.lineage.newest_first()
+    table = table_row(opened, name, facts)
+    if facts.lineage.upsert is not None:
+        table.upsert = upsert_state(opened.store, facts.lineage, in_full=True)
+    waiting = read_waiting(opened.store).bytes_of().get(name, 0)
     return TableDetail(
-        table=describe_table(settings, table),
-        config=table.config().to_json(),
+        table=table.model_copy(update={"bytes_waiting": waiting}),
+        config=without_secrets(facts.config.to_json()),
         entries_total=len(newest),
-        entries=_entries(settings, table, lineage, chosen),
+        entries=_entries(opened, name, facts, newest[offset : offset + limit]),
+        storage=Storage(
+            visible=totals(facts.states.get(SegmentState.VISIBLE, NOTHING)),
+            replaced=totals(facts.states.get(SegmentState.OVERSHADOWED, NOTHING)),
+            rolled_back=totals(facts.rolled_back),
+            waiting_bytes=waiting,
+        ),
     )
 
 
-def _entries(
-    settings: SegmentsConnection, table: Table, lineage: Lineage, chosen: Iterable[LineageEntry]
-) -> list[EntryRow]:
-    entries = {entry.entry_id: entry for entry in chosen}
-    guards = table.context.records.guards(entries)
-    rows, size = dict.fromkeys(entries, 0), dict.fromkeys(entries, 0)
-    for shard in table.context.registry.shards_of(entries):
-        rows[shard.name.entry_id] += sum(record.rows for record in shard.records)
-        size[shard.name.entry_id] += sum(record.bytes for record in shard.records)
-    latest = _latest(table)
+def describe_entry(opened: Opened, name: str, entry_id: str) -> EntryDetail:
+    """One entry: what it brought and replaced, what readers saw right after it, and what has become of it since. Raises
+    :class:`EntryNotFoundError` and what reading the table raises."""
+    table = opened.store.table(name)
+    facts = opened.facts.get(table.name)
+    entry = facts.lineage.find(entry_id)
+    [row] = _entries(opened, name, facts, [entry])
+    [(_, after)] = table.totals_after([entry_id])
+    by = dict.fromkeys(
+        facts.lineage.replaced_by[name].entry_id for name in entry.segments_to if name in facts.lineage.replaced_by
+    )
+    shown = _shown_names(table)
+    return EntryDetail(
+        table=name,
+        entry=row,
+        after=None if after is None else totals(after),
+        segments_from=list(entry.segments_from[:MOST_NAMES]),
+        segments_to=list(entry.segments_to[:MOST_NAMES]),
+        replaced_by=list(by)[:MOST_NAMES],
+        visible_segments=sum(name in shown for name in entry.segments_to),
+    )
+
+
+def _shown_names(table: Table) -> frozenset[str]:
+    try:
+        return frozenset(table.snapshot().names)
+    except TableDroppedError:
+        return frozenset()
+
+
+def _entries(opened: Opened, name: str, facts: TableFacts, chosen: Iterable[LineageEntry]) -> list[EntryRow]:
+    entries = list(chosen)
+    running = [entry.entry_id for entry in entries if entry.state is EntryState.IN_PROGRESS]
+    staged = _staged(opened, name, running)
+    overwrites = [overwrite.entry_id for overwrite in facts.lineage.overwrites]
     return [
         EntryRow(
-            entry_id=entry_id,
+            entry_id=entry.entry_id,
             state=entry.state.value,
             since_ms=entry.timestamp_ms,
-            by=_author(settings, guards.get(entry_id)),
+            by=_author(opened, facts, entry.entry_id),
+            settled_by=_settler(opened, facts, entry),
             segments_from=len(entry.segments_from),
             segments_to=len(entry.segments_to),
-            rows=rows[entry_id],
-            bytes=size[entry_id],
-            overwrites=sum(overwrite.entry_id == entry_id for overwrite in lineage.overwrites),
-            is_latest=entry_id == latest,
-            is_cleaning=lineage.is_cleaning(entry_id),
+            brought=totals(staged.get(entry.entry_id) or facts.brought.get(entry.entry_id, NOTHING)),
+            replaced=None if (gone := facts.replaced[entry.entry_id]) is None else totals(gone),
+            overwrites=overwrites.count(entry.entry_id),
+            is_latest=entry.entry_id == facts.latest,
+            is_cleaning=facts.lineage.is_cleaning(entry.entry_id),
+            until_ms=_until(facts, entry),
         )
-        for entry_id, entry in entries.items()
+        for entry in entries
     ]
 
 
-def list_segments(
-    store: SegmentStore, name: str, *, start_ms: int | None, end_ms: int | None, offset: int, limit: int
-) -> Segments:
-    """The registered segments of a stretch of time, a part of them. Raises what reading them raises."""
-    found = store.table(name).segment_states(start_ms, end_ms)
-    return Segments(
-        total=len(found),
-        segments=[
-            SegmentRow(
-                name=status.segment.name,
-                state=status.state.value,
-                start_ms=status.segment.interval.start_ms,
-                end_ms=status.segment.interval.end_ms,
-                version=status.segment.version,
-                partition=status.segment.partition,
-                rows=status.segment.rows,
-                bytes=status.segment.bytes,
-                entry_id=status.segment.entry_id,
-            )
-            for status in found[offset : offset + limit]
-        ],
-    )
+def _staged(opened: Opened, name: str, running: list[str]) -> dict[str, CoreTotals]:
+    """What pushes in progress have staged so far: that changes while the table does not."""
+    guards = opened.store.table(name).context.records.guards(running)
+    return {
+        entry_id: CoreTotals(
+            sum(stage.segments for stage in stored.guard.stages.values()),
+            sum(stage.rows for stage in stored.guard.stages.values()),
+            sum(stage.bytes for stage in stored.guard.stages.values()),
+        )
+        for entry_id, stored in guards.items()
+    }
 
 
-def preview_change(store: SegmentStore, name: str, entry_id: str) -> Preview:
+def preview_change(opened: Opened, name: str, entry_id: str) -> Preview:
     """What rolling an entry back, or bringing a rolled-back one back, would do; or the words that would refuse it."""
-    table = store.table(name)
+    table = opened.store.table(name)
     entry = table.lineage().find(entry_id)
     back = entry.state is EntryState.REVERTED
     try:
@@ -156,79 +195,31 @@ def preview_change(store: SegmentStore, name: str, entry_id: str) -> Preview:
     return preview
 
 
-def describe_operations(store: SegmentStore) -> Operations:
-    """Deletions, locks and leases of a cluster."""
-    backlog = store.queue.backlog()
-    tables = [store.table(name) for name in store.tables()]
-    return Operations(
-        pending=backlog.pending,
-        waiting=backlog.retry,
-        next_due_ms=backlog.next_due_ms,
-        sweeps=backlog.sweeps,
-        dead=backlog.dead,
-        dead_letters=_dead_letters(store),
-        locks=[
-            LockRow(
-                table=table.name,
-                lock_id=lock.lock_id,
-                lock_type=lock.lock_type.value,
-                start_ms=lock.start_ms,
-                end_ms=lock.end_ms,
-                group=lock.group,
-                priority=lock.priority,
-                lease_until_ms=lock.lease_until_ms,
-                revoked_by=lock.revoked.by if lock.revoked else None,
-            )
-            for table in tables
-            for lock in table.locks.locks()
-        ],
-        leases=[
-            LeaseRow(table=table.name, owner=lease.owner, taken_ms=lease.taken_ms)
-            for table in tables
-            for lease in table.leases()
-        ],
-    )
-
-
-def _dead_letters(store: SegmentStore) -> list[DeadLetter]:
-    found: list[DeadLetter] = []
-    for dead_id, dead in store.queue.dead_letters():
-        if len(found) == MOST_DEAD_LETTERS:
-            break
-        if isinstance(dead, UnreadableLetters):
-            found.append(DeadLetter(dead_id=dead_id, table="", messages=0, dead_ms=0, error=str(dead.error)))
-            continue
-        errors = {ledger.error for ledger in dead.batch.ledgers if ledger.error}
-        found.append(
-            DeadLetter(
-                dead_id=dead_id,
-                table=dead.batch.table,
-                messages=len(dead.batch.ledgers),
-                dead_ms=dead.dead_ms,
-                error=min(errors, default=""),
-            )
-        )
-    return found
+def totals(counted: CoreTotals) -> Totals:
+    """Totals as a route answers them."""
+    return Totals(segments=counted.segments, rows=counted.rows, bytes=counted.bytes)
 
 
 def _kind(config: TableConfig) -> str:
     return "UPSERT" if config.upsert is not None else config.ingestion_type
 
 
-def _latest(table: Table) -> str | None:
-    try:
-        return table.resolve_entry("latest")
-    except EntryNotFoundError:
+def _until(facts: TableFacts, entry: LineageEntry) -> int | None:
+    """Until when the entry can be rolled back or brought back at least; ``None`` when it is too late, or in
+    progress."""
+    if entry.state is EntryState.IN_PROGRESS or facts.lineage.is_cleaning(entry.entry_id):
         return None
+    config, is_completed = facts.config, entry.state is EntryState.COMPLETED
+    return entry.timestamp_ms + (config.replaced_retention_ms if is_completed else config.reverted_retention_ms)
 
 
-def _author(settings: SegmentsConnection, stored: StoredGuard | None) -> Author | None:
-    """Whose work an entry is. The identity of a DAG run's task is ``deployment/dag/run/task``."""
-    identity = stored.guard.identity if stored is not None else None
-    if identity is None or is_entry_id(identity):  # a push that was given no name has a random one
+def _author(opened: Opened, facts: TableFacts, entry_id: str) -> Author | None:
+    stored = facts.guards.get(entry_id)
+    return None if stored is None else author_of(opened.settings, stored.guard.identity)
+
+
+def _settler(opened: Opened, facts: TableFacts, entry: LineageEntry) -> Author | None:
+    stored = facts.guards.get(entry.entry_id)
+    if stored is None or entry.state is not EntryState.REVERTED:
         return None
-    deployment, _, work = identity.partition("/")
-    parts = work.split("/")
-    if deployment != settings.deployment or len(parts) < 3:
-        return Author(identity=identity)
-    return Author(identity=identity, dag_id=parts[0], run_id=parts[1])
+    return author_of(opened.settings, stored.guard.settled_by)

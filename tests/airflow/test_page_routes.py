@@ -14,6 +14,8 @@ from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.plugins.segments_plugin import PREFIX
 from tests.airflow.helpers import make_table, push_rows
 
+ROLES = ("viewer", "user", "op", "admin")
+
 
 def page_routes() -> list[APIRoute]:
     from airflow_provider_segments.plugins.api import app
@@ -24,7 +26,7 @@ def page_routes() -> list[APIRoute]:
 def path_of(route: APIRoute, table: str = "t", entry_id: str = "e") -> str:
     """A route's path with something in place of its parameters."""
     values = {"conn_id": "segments_default", "table": table, "entry_id": entry_id, "name": "segments.js"}
-    return PREFIX + route.path.format(**values)
+    return PREFIX + route.path.format(**values) + (f"?before={entry_id}" if route.name == "diff" else "")
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +57,41 @@ def headers(server: TestClient) -> dict[str, str]:
 
 def test_no_route_answers_without_a_token(server: TestClient) -> None:
     """The routes are asked of the application, so that a new one cannot be forgotten."""
+    from airflow_provider_segments.plugins.api import app
+
     routes = page_routes()
     assert len(routes) >= 7
+    assert len(routes) == len(app.routes), "a mount or a websocket would go past the check of rights"
+    credentials: list[dict[str, str]] = [
+        {},
+        {"Authorization": "Bearer nonsense"},
+        {"Authorization": "Basic YWRtaW46YWRtaW4="},
+        {"Cookie": "_token=nonsense"},
+    ]
     for route in routes:
         assert route.methods == {"GET"}, "nothing is written here"
-        assert server.get(path_of(route)).status_code in (401, 403), route.path
+        for headers in credentials:
+            assert server.get(path_of(route), headers=headers).status_code in (401, 403), (route.path, headers)
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            assert server.request(method, path_of(route)).status_code in (401, 403, 405), (method, route.path)
     for path in ("/docs", "/redoc", "/openapi.json"):
         assert server.get(PREFIX + path).status_code in (401, 403, 404), path
+
+
+def test_each_role_sees_every_route(
+    server: TestClient, connection: dict[str, Any], store: SegmentStore, table_name: str, tmp_path: Path
+) -> None:
+    """What the roles may do with a DAG is Airflow's to decide; reading is for everyone who may see plugins."""
+    assert connection
+    entry_id = push_rows(make_table(store, table_name), tmp_path, {"a": [1]})
+    print(f"\n{'route':90} {'nobody':>7} " + " ".join(f"{role:>7}" for role in ROLES))
+    for route in page_routes():
+        path = path_of(route, table_name, entry_id)
+        seen = [server.get(path).status_code] + [
+            server.get(path, headers=headers_of(role)).status_code for role in ROLES
+        ]
+        print(f"{PREFIX + route.path:90} {seen[0]:>7} " + " ".join(f"{status:>7}" for status in seen[1:]))
+        assert seen == [401, *[200] * len(ROLES)], route.path
 
 
 def test_each_route_answers_with_what_is_there(

@@ -7,15 +7,17 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider_segments.core.locking.types import LockRequest
 from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from tests.support.standalone import REPOSITORY, Airflow, standalone
-from tests.support.tables import push, stage
+from tests.support.tables import DAY_MS, JANUARY_1, push, stage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or ""
-PATIENCE_MS = 600_000
+PATIENCE_MS = 120_000
+AXE = REPOSITORY / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 ROLES = {"admin": "admin", "op": "op", "viewer": "viewer"}
 
 
@@ -46,7 +49,12 @@ def store(zookeeper: EmbeddedZooKeeper, home: Path) -> Iterator[SegmentStore]:
         push_rows(flights, ["f1", "f2"], 24_000)
         push_rows(flights, ["f3", "f4"], 168_388)
         make(opened, "empty")
+        one = make(opened, "only_push", "REFRESH")
+        push_rows(one, ["o1"], 9)
+        make(opened, "accounts", upsert=True)
         odd = make(opened, "odd_name-with.dots")
+        week = Interval(JANUARY_1, JANUARY_1 + 7 * DAY_MS)
+        odd.locks.acquire(LockRequest(group="airflow/nightly/manual", task="build", interval=week))
         push_rows(odd, [f"s{number}" for number in range(40)], 7)
         push(odd, ["waiting"], end=False)
         dropped = make(opened, "dropped")
@@ -73,12 +81,14 @@ def push_rows(table: Table, names: list[str], rows: int) -> None:
     table.end(entry_id)
 
 
-def make(store: SegmentStore, name: str, kind: str = "APPEND") -> Table:
-    document = {
+def make(store: SegmentStore, name: str, kind: str = "APPEND", *, upsert: bool = False) -> Table:
+    document: dict[str, Any] = {
         "tableName": name,
         "segmentsConfig": {"timeColumnName": "ts"},
         "ingestionConfig": {"batchIngestionConfig": {"segmentIngestionType": kind}},
     }
+    if upsert:
+        document |= {"upsertConfig": {"mode": "FULL"}, "schema": {"primaryKeyColumns": ["id"]}}
     store.apply_config(TableConfig.from_json(document))
     return store.table(name)
 
@@ -94,8 +104,14 @@ def airflow(home: Path, store: SegmentStore, zookeeper: EmbeddedZooKeeper) -> It
     dags.mkdir()
     for name in ("segments_rollback", "segments_unrevert"):
         shutil.copy(REPOSITORY / "dags" / f"{name}.py", dags)
-    variables = {"AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(described)}
-    with standalone(home, dags=dags, dag_count=2, variables=variables, roles=ROLES) as running:
+    for name in ("segments_retention", "segments_ledger_deletion"):  # stay paused: the page says so
+        shutil.copy(REPOSITORY / "dags" / f"{name}.py", dags)
+    variables = {
+        "AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(described),
+        "AIRFLOW_CONN_TORN": '{"conn_type": "segm',
+        "AIRFLOW_CONN_THEIRS": "postgres://user:word@127.0.0.1/x",
+    }
+    with standalone(home, dags=dags, dag_count=4, variables=variables, roles=ROLES) as running:
         for name in ("segments_rollback", "segments_unrevert"):
             running.call("PATCH", f"/dags/{name}", {"is_paused": False})
         yield running
@@ -144,6 +160,19 @@ class Visit:
         self.page.goto(f"{self.airflow.url}/plugin/segments{place}")
         return self.page
 
+    def check_access(self, what: str) -> None:
+        """Assert that axe-core finds no serious fault in what the page shows."""
+        assert AXE.exists(), "run npm ci in ui/: axe-core comes from there"
+        self.page.evaluate(AXE.read_text())
+        found = self.page.evaluate("axe.run('.seg').then(results => results.violations)")
+        serious = [
+            f"{one['id']} ({one['impact']}): {one['help']}: {[node['html'][:200] for node in one['nodes']][:3]}"
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+        print(f"axe-core, {what}: {len(serious)} serious of {len(found)}: {[one['id'] for one in found]}")
+        assert not serious, "\n".join(serious)
+
     def close(self) -> None:
         self.context.close()
 
@@ -162,23 +191,71 @@ def test_every_table_is_shown_or_says_why_not(
     browser: Browser, airflow: Airflow, pictures: Path, dark: bool, width: int
 ) -> None:
     visit = Visit(browser, airflow, "viewer", dark=dark, width=width)
+    kind = "dark" if dark else "phone" if width < 500 else "light"
     page = visit.open()
     page.get_by_role("link", name="flights").wait_for()
-    row = page.get_by_role("row").filter(has_text="flights")
-    assert "336,776" in row.inner_text()
+    assert "336,776" in page.get_by_role("row").filter(has_text="flights").inner_text()
     assert "unreadable" in page.get_by_role("row").filter(has_text="broken").inner_text()
     assert "nothing yet" in page.get_by_role("row").filter(has_text="empty").inner_text()
-    kind = "dark" if dark else "phone" if width < 500 else "light"
+    assert "version 0" in page.get_by_role("row").filter(has_text="accounts").inner_text()
+    page.get_by_text("Connection torn").wait_for()
+    assert page.get_by_text("theirs").count() == 0
+    page.get_by_text("segments_retention is paused").wait_for()
+    page.get_by_text("segments_ledger_deletion is paused").wait_for()
     page.screenshot(path=pictures / f"tables-{kind}.png")
+    visit.check_access("tables")
     page.get_by_role("link", name="odd_name-with.dots").click()
     page.get_by_text("40 segments").first.wait_for()
     page.get_by_role("img", name="Segments by time and size").wait_for()
     page.screenshot(path=pictures / f"table-{kind}.png")
     page.get_by_role("link", name="Operations").click()
     page.get_by_text("To be deleted").wait_for()
+    page.get_by_text("airflow/nightly/manual").wait_for()
+    page.get_by_text("started").first.wait_for()
     page.screenshot(path=pictures / f"operations-{kind}.png")
+    visit.check_access("operations")
     assert not visit.errors
     assert not visit.foreign
+    visit.close()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_table_tells_its_history(browser: Browser, airflow: Airflow, pictures: Path, dark: bool) -> None:
+    """What readers saw after each push, what came and went between two, and the names behind the numbers."""
+    visit = Visit(browser, airflow, "viewer", dark=dark)
+    page = visit.open("#conn=segments_default&table=flights")
+    page.get_by_text("readers saw 336,776 rows").wait_for()
+    page.get_by_text("readers saw 48,000 rows").wait_for()
+    for name in ("Compare two entries", "List of segments", "Audit trail", "Config"):
+        page.get_by_text(name, exact=True).click()
+    page.get_by_text("From and to").first.click()
+    page.get_by_text("48,000 rows → 336,776 rows").wait_for()
+    page.get_by_text("+ 2 segments").wait_for()
+    page.get_by_text("\N{MINUS SIGN} 2 segments").wait_for()
+    page.get_by_role("region", name="Segments", exact=True).get_by_text("f3").wait_for()
+    page.get_by_role("region", name="Audit trail").get_by_text("ended").first.wait_for()
+    page.get_by_text("segmentIngestionType").wait_for()
+    page.screenshot(path=pictures / f"history-{'dark' if dark else 'light'}.png")
+    page.locator(".seg").evaluate("seg => { seg.scrollTop = 700; }")
+    page.screenshot(path=pictures / f"history-below-{'dark' if dark else 'light'}.png")
+    visit.check_access("table")
+    assert not visit.errors
+    visit.close()
+
+
+def test_a_rollback_that_would_empty_a_table_says_so_in_red(
+    browser: Browser, airflow: Airflow, store: SegmentStore, pictures: Path
+) -> None:
+    visit = Visit(browser, airflow, "op")
+    page = visit.open("#conn=segments_default&table=only_push")
+    page.get_by_role("button", name="Roll back entry").click()
+    page.get_by_text("9 rows → 0 rows").wait_for()
+    page.get_by_text("The table would be EMPTY.").wait_for()
+    page.screenshot(path=pictures / "empty.png")
+    visit.check_access("dialog")
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="hidden")
+    assert store.table("only_push").snapshot().rows == 9
     visit.close()
 
 
@@ -198,16 +275,23 @@ def test_a_push_is_rolled_back_and_brought_back_by_clicking(
     button.click()
     page.get_by_role("link", name="Look at the run").wait_for()
     page.screenshot(path=pictures / "rolling-back.png")
-    page.get_by_text("Done.").wait_for()
+    page.get_by_text("Done:").wait_for()
     page.screenshot(path=pictures / "rolled-back.png")
     assert table.snapshot().rows == 48_000
+    run = page.get_by_role("link", name="Look at the run").get_attribute("href") or ""
     page.get_by_role("button", name="Close").click()
     page.get_by_role("button", name="Bring back entry").first.click()
     page.get_by_text("48,000 rows → 336,776 rows").wait_for()
     page.get_by_role("dialog").get_by_role("textbox").fill("flights")
     page.get_by_role("dialog").get_by_role("button", name="Bring back").click()
-    page.get_by_text("Done.").wait_for()
+    page.get_by_text("Done:").wait_for()
     assert table.snapshot().rows == before
+    page.goto(f"{run}/plugin/segments-run")
+    page.get_by_text("Visible now.").wait_for()
+    page.screenshot(path=pictures / "run-tab.png")
+    visit.check_access("run tab")
+    page.goto(f"{run}/tasks/rollback/plugin/segments-task")
+    page.get_by_text("Visible now.").wait_for()
     assert not visit.errors
     visit.close()
 

@@ -2,6 +2,28 @@
 
 export type Author = { identity: string; dag_id: string | null; run_id: string | null };
 export type Running = { entry_id: string; since_ms: number; by: Author | null };
+export type Totals = { segments: number; rows: number; bytes: number };
+export type CopyReader = {
+  reader: string;
+  version: number;
+  behind: number;
+  is_caught_up: boolean;
+  is_silent: boolean;
+  at_ms: number;
+};
+export type Version = { version: number; at_ms: number; entry_id: string; is_rollback: boolean; is_void: boolean };
+export type UpsertState = {
+  mark: number;
+  mark_ms: number | null;
+  floor: number;
+  cutoff: number | null;
+  key_partitions: number;
+  low_water_mark: number;
+  waiting: number;
+  readers: CopyReader[];
+  versions: Version[];
+  positions: Record<string, number>;
+};
 export type TableRow = {
   name: string;
   kind: string;
@@ -14,28 +36,46 @@ export type TableRow = {
   bytes: number | null;
   segments: number | null;
   rollback_until_ms: number | null;
+  bytes_waiting: number;
   running: Running[];
+  upsert: UpsertState | null;
 };
-export type Tables = { total: number; tables: TableRow[] };
+export type Tables = { total: number; tables: TableRow[]; problems: string[] };
 export type EntryRow = {
   entry_id: string;
   state: string;
   since_ms: number;
   by: Author | null;
+  settled_by: Author | null;
   segments_from: number;
   segments_to: number;
-  rows: number;
-  bytes: number;
+  brought: Totals;
+  replaced: Totals | null;
   overwrites: number;
   is_latest: boolean;
   is_cleaning: boolean;
+  until_ms: number | null;
 };
+export type Storage = { visible: Totals; replaced: Totals; rolled_back: Totals; waiting_bytes: number };
 export type TableDetail = {
   table: TableRow;
   config: Record<string, unknown>;
   entries_total: number;
   entries: EntryRow[];
+  storage: Storage;
 };
+export type EntryDetail = {
+  table: string;
+  entry: EntryRow;
+  after: Totals | null;
+  segments_from: string[];
+  segments_to: string[];
+  replaced_by: string[];
+  visible_segments: number;
+};
+export type History = { after: Record<string, Totals | null> };
+export type Came = { totals: Totals; names: string[] };
+export type Diff = { before: Totals; after: Totals; came: Came; went: Came };
 export type SegmentRow = {
   name: string;
   state: string;
@@ -48,6 +88,8 @@ export type SegmentRow = {
   entry_id: string;
 };
 export type Segments = { total: number; segments: SegmentRow[] };
+export type Block = { start_ms: number; end_ms: number; state: string; totals: Totals };
+export type Timeline = { blocks: Block[]; is_merged: boolean };
 export type Preview = {
   entry_id: string;
   brings_back: boolean;
@@ -60,7 +102,20 @@ export type Preview = {
   reappearing: number;
   hidden: number;
 };
+export type EventRow = {
+  table: string;
+  action: string;
+  actor: string;
+  at_ms: number;
+  entry_id: string;
+  by: Author | null;
+  detail: string;
+};
+export type Events = { events: EventRow[]; hint: string | null };
 export type Operations = {
+  problems: string[];
+  waiting_tables: { table: string; objects: number; bytes: number; oldest_ms: number; reasons: string[] }[];
+  is_whole: boolean;
   pending: number;
   waiting: number;
   next_due_ms: number | null;
@@ -80,7 +135,14 @@ export type Operations = {
   }[];
   leases: { table: string; owner: string; taken_ms: number }[];
 };
-export type Connections = { connections: string[]; rollback_dag_id: string; unrevert_dag_id: string };
+export type Connections = {
+  connections: string[];
+  unreadable: string[];
+  rollback_dag_id: string;
+  unrevert_dag_id: string;
+  retention_dag_id: string;
+  deletion_dag_id: string;
+};
 export type Dag = { dag_id: string; is_paused: boolean };
 export type DagRun = { dag_run_id: string; state: string };
 
@@ -119,22 +181,63 @@ const ours = (conn: string): string => `segments/api/connections/${part(conn)}`;
 const of = (conn: string, table: string): string => `${ours(conn)}/tables/${part(table)}`;
 
 export const getConnections = (): Promise<Connections> => request("GET", "segments/api/connections");
-export const getTables = (conn: string, search: string, offset: number, limit: number): Promise<Tables> =>
-  request("GET", `${ours(conn)}/tables?search=${part(search)}&offset=${offset}&limit=${limit}`);
+export const getTables = (conn: string, search: string, sort: string, offset: number, limit: number): Promise<Tables> =>
+  request("GET", `${ours(conn)}/tables?${new URLSearchParams({ search, sort, offset: `${offset}`, limit: `${limit}` })}`);
 export const getTable = (conn: string, table: string, offset: number, limit: number): Promise<TableDetail> =>
   request("GET", `${of(conn, table)}?offset=${offset}&limit=${limit}`);
-export const getSegments = (conn: string, table: string, start: number | null, end: number | null): Promise<Segments> => {
-  const asked = new URLSearchParams({ limit: "1000" });
-  if (start !== null) asked.set("start_ms", String(start));
-  if (end !== null) asked.set("end_ms", String(end));
-  return request("GET", `${of(conn, table)}/segments?${asked}`);
-};
+export const getHistory = (conn: string, table: string, offset: number, limit: number): Promise<History> =>
+  request("GET", `${of(conn, table)}/history?offset=${offset}&limit=${limit}`);
+export const getDiff = (conn: string, table: string, before: string, after: string): Promise<Diff> =>
+  request("GET", `${of(conn, table)}/diff?${new URLSearchParams({ before, after })}`);
+
+/** A stretch of time, in the past when `as_of` names an entry. */
+export type Stretch = { start: number | null; end: number | null; asOf: string | null };
+
+function asked(stretch: Stretch): URLSearchParams {
+  const query = new URLSearchParams();
+  if (stretch.start !== null) query.set("start_ms", String(stretch.start));
+  if (stretch.end !== null) query.set("end_ms", String(stretch.end));
+  if (stretch.asOf !== null) query.set("as_of", stretch.asOf);
+  return query;
+}
+export const getSegments = (conn: string, table: string, stretch: Stretch, offset: number, limit: number): Promise<Segments> =>
+  request("GET", `${of(conn, table)}/segments?offset=${offset}&limit=${limit}&${asked(stretch)}`);
+export const getTimeline = (conn: string, table: string, stretch: Stretch): Promise<Timeline> =>
+  request("GET", `${of(conn, table)}/timeline?${asked(stretch)}`);
+export const getEntry = (conn: string, table: string, entry: string): Promise<EntryDetail> =>
+  request("GET", `${of(conn, table)}/entries/${part(entry)}`);
 export const getPreview = (conn: string, table: string, entry: string): Promise<Preview> =>
   request("GET", `${of(conn, table)}/entries/${part(entry)}/preview`);
 export const getOperations = (conn: string): Promise<Operations> => request("GET", `${ours(conn)}/operations`);
+export const getEvents = (conn: string, table: string | null): Promise<Events> =>
+  request("GET", table === null ? `${ours(conn)}/events` : `${of(conn, table)}/events`);
 
 export const getDag = (dag: string): Promise<Dag> => request("GET", `api/v2/dags/${part(dag)}`);
 export const startRun = (dag: string, conf: Record<string, unknown>): Promise<DagRun> =>
   request("POST", `api/v2/dags/${part(dag)}/dagRuns`, { logical_date: null, conf, note: "Started on the segments page" });
 export const getRun = (dag: string, run: string): Promise<DagRun> =>
   request("GET", `api/v2/dags/${part(dag)}/dagRuns/${part(run)}`);
+
+type Xcom = { task_id: string; map_index: number };
+const xcoms = (dag: string, run: string, task: string): string =>
+  `api/v2/dags/${part(dag)}/dagRuns/${part(run)}/taskInstances/${part(task)}/xcomEntries`;
+
+/** What the tasks of a run, or one of them, have said under the key `entry`: which entry of which table they work on. */
+export async function getEntriesOfRun(dag: string, run: string, task: string | null): Promise<Named[]> {
+  const listed = await request<{ xcom_entries: Xcom[] }>("GET", `${xcoms(dag, run, task ?? "~")}?xcom_key=entry&limit=100`);
+  const values = await Promise.all(
+    listed.xcom_entries.map((one) =>
+      request<{ value: unknown }>("GET", `${xcoms(dag, run, one.task_id)}/entry?map_index=${one.map_index}&stringify=false`),
+    ),
+  );
+  const named = values.map((one) => one.value as Partial<Named>).filter(isNamed);
+  return [...new Map(named.map((one) => [`${one.segments_conn_id} ${one.table} ${one.entry_id}`, one])).values()];
+}
+
+/** A lineage entry with where it is. */
+export type Named = { table: string; segments_conn_id: string; entry_id: string };
+const isNamed = (one: Partial<Named>): one is Named =>
+  typeof one?.table === "string" && typeof one.segments_conn_id === "string" && typeof one.entry_id === "string";
+
+/** The DAG that works on a table: `{table}` in its id stands for the table's name. */
+export const dagOf = (id: string, table: string): string => id.replaceAll("{table}", table);

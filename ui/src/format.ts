@@ -4,7 +4,7 @@ const WHOLE = new Intl.NumberFormat("en-US");
 
 export const count = (value: number | null): string => (value === null ? "–" : WHOLE.format(value));
 
-export const plural = (value: number, noun: string): string => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+export const plural = (value: number, noun: string, many = `${noun}s`): string => `${count(value)} ${value === 1 ? noun : many}`;
 
 export function size(bytes: number | null): string {
   if (bytes === null) return "–";
@@ -21,6 +21,16 @@ export function size(bytes: number | null): string {
 /** A time in UTC, to the second. */
 export const time = (ms: number | null): string =>
   ms === null || Math.abs(ms) > 8.6e15 ? "–" : new Date(ms).toISOString().slice(0, 19).replace("T", " ");
+
+const ALL_TIME_MS = 250_000_000_000_000;
+
+/** A stretch of time, its end not included. */
+export function span(start: number, end: number): string {
+  if (end - start > ALL_TIME_MS) return "all time";
+  const whole = start % 86_400_000 === 0 && end % 86_400_000 === 0;
+  const shown = (ms: number) => (whole ? time(ms).slice(0, 10) : time(ms));
+  return end - start === 86_400_000 && whole ? shown(start) : `${shown(start)} to ${shown(end)}`;
+}
 
 /** How far a time is from now, in the one unit that tells most. */
 export function left(ms: number, now: number = Date.now()): string {

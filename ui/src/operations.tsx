@@ -1,91 +1,154 @@
 import React from "react";
-import { getOperations } from "./api";
-import { count, plural, short, time } from "./format";
-import { Shown, Tag, useLoaded, When } from "./parts";
+import { getEvents, getOperations, type Events, type Operations } from "./api";
+import { count, plural, short, size, span, time } from "./format";
+import { Banners, By, Grid, Shown, Tag, useLoaded, When } from "./parts";
+import { link } from "./place";
 
 const REFRESH_MS = 10_000;
 
-/** What goes on besides pushes: deletions, locks, leases. */
+/** What goes on besides pushes: deletions, locks, leases, and who did what. */
 export function OperationsPage(props: { conn: string }): React.ReactElement {
   const loaded = useLoaded(() => getOperations(props.conn), [props.conn], REFRESH_MS);
+  const events = useLoaded(() => getEvents(props.conn, null), [props.conn], REFRESH_MS);
   return (
-    <Shown loaded={loaded}>
-      {(found) => (
-        <section>
-          <h2>Deletion</h2>
-          <dl>
-            <dt>To be deleted</dt>
-            <dd>{plural(found.pending, "object")}</dd>
-            <dt>Waiting for readers or a retry</dt>
-            <dd>
-              {count(found.waiting)}
-              {found.next_due_ms ? `; next due ${time(found.next_due_ms)} UTC` : ""}
-            </dd>
-            <dt>Sweeps asked for</dt>
-            <dd>{count(found.sweeps)}</dd>
-            <dt>Given up</dt>
-            <dd>{found.dead === 0 ? "none" : <Tag kind="seg-red">{plural(found.dead, "dead letter")}</Tag>}</dd>
-          </dl>
-          {found.dead_letters.length > 0 && (
-            <List
-              head={["Dead letter", "Table", "Messages", "Since", "Last error"]}
-              rows={found.dead_letters.map((one) => [
-                <code>{short(one.dead_id)}</code>,
-                one.table,
-                count(one.messages),
-                <When ms={one.dead_ms} />,
-                one.error,
-              ])}
-            />
-          )}
-          <h2>Locks</h2>
-          <List
-            head={["Table", "Lock", "From", "Before", "Held by", "Priority", "Lease ends"]}
-            rows={found.locks.map((one) => [
-              one.table,
-              <React.Fragment>
-                {one.lock_type} {one.revoked_by && <Tag kind="seg-red">revoked by {one.revoked_by}</Tag>}
-              </React.Fragment>,
-              time(one.start_ms),
-              time(one.end_ms),
-              <code>{one.group}</code>,
-              count(one.priority),
-              <When ms={one.lease_until_ms} />,
-            ])}
-          />
-          <h2>Readers’ leases</h2>
-          <List
-            head={["Table", "Reader", "Since"]}
-            rows={found.leases.map((one) => [one.table, <code>{one.owner}</code>, <When ms={one.taken_ms} />])}
-          />
-        </section>
-      )}
-    </Shown>
+    <React.Fragment>
+      <Shown loaded={loaded}>
+        {(found) => (
+          <React.Fragment>
+            <Banners texts={found.problems} bad />
+            <Deletion conn={props.conn} found={found} />
+            <Held conn={props.conn} found={found} />
+          </React.Fragment>
+        )}
+      </Shown>
+      <h2>Audit trail</h2>
+      <Shown loaded={events}>{(found) => <Trail conn={props.conn} events={found} />}</Shown>
+    </React.Fragment>
   );
 }
 
-function List(props: { head: string[]; rows: React.ReactNode[][] }): React.ReactElement {
-  if (props.rows.length === 0) return <p className="seg-muted">None.</p>;
+function Deletion(props: { conn: string; found: Operations }): React.ReactElement {
+  const { conn, found } = props;
+  const name = (table: string) => (table ? <a href={link({ conn, table })}>{table}</a> : "");
   return (
-    <div className="seg-wide">
-      <table>
-        <thead>
-          <tr>
-            {props.head.map((text) => (
-              <th key={text}>{text}</th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {props.rows.map((cells, row) => (
-            <tr key={row}>
-              {cells.map((cell, column) => (
-                <td key={column}>{cell}</td>
-              ))}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <section>
+      <h2>Deletion</h2>
+      {found.dead > 0 && (
+        <Banners
+          bad
+          texts={[
+            <React.Fragment>
+              {plural(found.dead, "deletion was", "deletions were")} given up. Mend what the last error says, then{" "}
+              <code>segments dead-letters redrive</code> delivers them again.
+            </React.Fragment>,
+          ]}
+        />
+      )}
+      <dl>
+        <dt>To be deleted</dt>
+        <dd>{plural(found.pending, "object")}</dd>
+        <dt>Waiting for readers or a retry</dt>
+        <dd>
+          {count(found.waiting)}
+          {found.next_due_ms ? `; next due ${time(found.next_due_ms)} UTC` : ""}
+        </dd>
+        <dt>Sweeps asked for</dt>
+        <dd>{count(found.sweeps)}</dd>
+        <dt>Given up</dt>
+        <dd>{found.dead === 0 ? "none" : <Tag kind="seg-red">{plural(found.dead, "dead letter")}</Tag>}</dd>
+      </dl>
+      {found.waiting_tables.length > 0 && (
+        <React.Fragment>
+          <h3>What waits, by table</h3>
+          {!found.is_whole && <p className="seg-muted">More waits than was read: the figures are of a part.</p>}
+          <Grid
+            label="What waits, by table"
+            head={["Table", "Objects", "Size", "Oldest", "Because"]}
+            numbers={[1, 2]}
+            rows={found.waiting_tables.map((one) => [
+              name(one.table),
+              count(one.objects),
+              size(one.bytes),
+              <When ms={one.oldest_ms} />,
+              one.reasons.join(", "),
+            ])}
+          />
+        </React.Fragment>
+      )}
+      {found.dead_letters.length > 0 && (
+        <React.Fragment>
+          <h3>Dead letters</h3>
+          <Grid
+            label="Dead letters"
+            head={["Id", "Table", "Messages", "Since", "Last error"]}
+            numbers={[2]}
+            rows={found.dead_letters.map((one) => [
+              <code title={one.dead_id}>{short(one.dead_id)}</code>,
+              name(one.table),
+              count(one.messages),
+              <When ms={one.dead_ms} />,
+              <div className="seg-error">{one.error}</div>,
+            ])}
+          />
+        </React.Fragment>
+      )}
+    </section>
+  );
+}
+
+function Held(props: { conn: string; found: Operations }): React.ReactElement {
+  const { conn, found } = props;
+  return (
+    <section>
+      <h2>Locks</h2>
+      <Grid
+        label="Locks"
+        head={["Table", "Lock", "Time", "Held by", "Priority", "Lease ends"]}
+        numbers={[4]}
+        rows={found.locks.map((one) => [
+          <a href={link({ conn, table: one.table })}>{one.table}</a>,
+          <React.Fragment>
+            {one.lock_type} {one.revoked_by && <Tag kind="seg-red">revoked by {one.revoked_by}</Tag>}
+          </React.Fragment>,
+          span(one.start_ms, one.end_ms),
+          <code>{one.group}</code>,
+          count(one.priority),
+          one.lease_until_ms < Date.now() ? <Tag kind="seg-red">over</Tag> : <When ms={one.lease_until_ms} />,
+        ])}
+      />
+      <h2>Readers’ leases</h2>
+      <Grid
+        label="Readers’ leases"
+        head={["Table", "Reader", "Since"]}
+        rows={found.leases.map((one) => [
+          <a href={link({ conn, table: one.table })}>{one.table}</a>,
+          <code>{one.owner}</code>,
+          <When ms={one.taken_ms} />,
+        ])}
+      />
+    </section>
+  );
+}
+
+/** Who did what, newest first. */
+export function Trail(props: { conn: string; events: Events }): React.ReactElement {
+  const { conn, events } = props;
+  return (
+    <React.Fragment>
+      {events.hint !== null && <Banners texts={[events.hint]} />}
+      <Grid
+        label="Audit trail"
+        head={["When", "Table", "What", "Entry", "Run", "Who", "Detail"]}
+        rows={events.events.map((one) => [
+          <When ms={one.at_ms} />,
+          <a href={link({ conn, table: one.table })}>{one.table}</a>,
+          one.action,
+          <code title={one.entry_id}>{short(one.entry_id)}</code>,
+          <By author={one.by} />,
+          one.actor,
+          one.detail,
+        ])}
+      />
+    </React.Fragment>
   );
 }

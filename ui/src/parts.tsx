@@ -1,6 +1,6 @@
 import React from "react";
-import { address, type Author } from "./api";
-import { ago, time } from "./format";
+import { address, type Author, type Running } from "./api";
+import { ago, count, short, time } from "./format";
 
 /** What a request has come to: nothing yet, its answer, or why there is none. */
 export type Loaded<T> = { value: T | null; error: string | null; again: () => void };
@@ -45,6 +45,61 @@ export function Shown<T>(props: { loaded: Loaded<T>; children: (value: T) => Rea
   );
 }
 
+/** A long search is asked for once, when the typing has stopped. */
+export function useSettled<T>(value: T, afterMs: number): T {
+  const [settled, setSettled] = React.useState(value);
+  React.useEffect(() => {
+    const timer = window.setTimeout(() => setSettled(value), afterMs);
+    return () => window.clearTimeout(timer);
+  }, [value]);
+  return settled;
+}
+
+/** A table with a head, which scrolls sideways where it does not fit. */
+export function Grid(props: { label: string; head: React.ReactNode[]; numbers?: number[]; rows: React.ReactNode[][] }): React.ReactElement {
+  const side = (column: number) => (props.numbers?.includes(column) ? "seg-number" : "");
+  if (props.rows.length === 0) return <p className="seg-muted">None.</p>;
+  return (
+    <div className="seg-wide" role="region" aria-label={props.label} tabIndex={0}>
+      <table>
+        <thead>
+          <tr>
+            {props.head.map((text, column) => (
+              <th key={column} scope="col" className={side(column)}>
+                {text}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {props.rows.map((cells, row) => (
+            <tr key={row}>
+              {cells.map((cell, column) => (
+                <td key={column} className={side(column)}>
+                  {cell}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+/** Things that somebody should know before anything else. */
+export function Banners(props: { texts: React.ReactNode[]; bad?: boolean }): React.ReactElement {
+  return (
+    <React.Fragment>
+      {props.texts.map((text, number) => (
+        <div key={number} className={`seg-note ${props.bad ? "seg-bad" : "seg-warn"}`} role="alert">
+          {text}
+        </div>
+      ))}
+    </React.Fragment>
+  );
+}
+
 export function Tag(props: { kind: string; children?: React.ReactNode }): React.ReactElement {
   return <span className={`seg-tag ${props.kind}`}>{props.children ?? props.kind}</span>;
 }
@@ -62,25 +117,42 @@ export function By(props: { author: Author | null }): React.ReactElement {
   );
 }
 
+/** A push in progress: who makes it, or its entry where nobody said. */
+export function Push(props: { push: Running }): React.ReactElement {
+  const { push } = props;
+  return push.by === null ? <code title={push.entry_id}>{short(push.entry_id)}</code> : <By author={push.by} />;
+}
+
 export function When(props: { ms: number | null }): React.ReactElement {
   if (props.ms === null) return <span className="seg-muted">–</span>;
-  return <span title={`${time(props.ms)} UTC`}>{ago(props.ms)}</span>;
+  return (
+    <time dateTime={new Date(props.ms).toISOString()} title={`${time(props.ms)} UTC`}>
+      {ago(props.ms)}
+    </time>
+  );
 }
 
 /** The parts of a long list. */
-export function Pages(props: { offset: number; limit: number; total: number; go: (offset: number) => void }) {
+export function Pages(props: {
+  offset: number;
+  limit: number;
+  total: number;
+  go: (offset: number) => void;
+  names?: [string, string];
+}): React.ReactElement | null {
   const { offset, limit, total, go } = props;
+  const [back, forth] = props.names ?? ["Previous", "Next"];
   if (total <= limit) return null;
   return (
     <div className="seg-bar">
       <button disabled={offset === 0} onClick={() => go(Math.max(0, offset - limit))}>
-        Newer
+        {back}
       </button>
       <span className="seg-muted">
-        {offset + 1}–{Math.min(offset + limit, total)} of {total}
+        {count(offset + 1)}–{count(Math.min(offset + limit, total))} of {count(total)}
       </span>
       <button disabled={offset + limit >= total} onClick={() => go(offset + limit)}>
-        Older
+        {forth}
       </button>
     </div>
   );

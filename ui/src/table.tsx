@@ -1,46 +1,66 @@
 import React from "react";
-import { getSegments, getTable, type EntryRow, type SegmentRow, type TableDetail } from "./api";
-import { count, plural, short, size, time } from "./format";
-import { By, Pages, Shown, Tag, useLoaded, When } from "./parts";
+import {
+  getEntry,
+  getEvents,
+  getHistory,
+  getTable,
+  type Connections,
+  type EntryRow,
+  type History,
+  type Storage,
+  type TableDetail,
+} from "./api";
 import { Change } from "./change";
+import { Compare } from "./compare";
+import { count, plural, short, size, time } from "./format";
+import { Trail } from "./operations";
+import { By, Pages, Push, Shown, Tag, useLoaded, When } from "./parts";
+import { SegmentsByTime } from "./timeline";
+import { UpsertPart } from "./upsert";
 
 const LIMIT = 50;
 const REFRESH_MS = 15_000;
 
-/** One table: its lineage like a list of commits, its segments as a picture, its config. */
-export function TablePage(props: { conn: string; table: string; dags: { revert: string; unrevert: string } }) {
+/** One table: what readers see, its lineage like a list of commits, its segments as a picture, its config. */
+export function TablePage(props: { conn: string; table: string; known: Connections }): React.ReactElement {
+  const { conn, table } = props;
   const [offset, setOffset] = React.useState(0);
   const [chosen, setChosen] = React.useState<EntryRow | null>(null);
-  const load = () => getTable(props.conn, props.table, offset, LIMIT);
-  const loaded = useLoaded(load, [props.conn, props.table, offset], REFRESH_MS);
+  const loaded = useLoaded(() => getTable(conn, table, offset, LIMIT), [offset], REFRESH_MS);
+  const newest = loaded.value?.entries.map((entry) => `${entry.entry_id} ${entry.state}`).join() ?? "";
+  const history = useLoaded<History>(
+    () => (newest ? getHistory(conn, table, offset, LIMIT) : Promise.resolve({ after: {} })),
+    [newest],
+  );
   return (
-    <section>
+    <section aria-label={`Table ${table}`}>
       <Shown loaded={loaded}>
         {(found) => (
           <React.Fragment>
             <Summary detail={found} />
+            {found.table.upsert !== null && <UpsertPart upsert={found.table.upsert} />}
             <h2>Lineage</h2>
-            <Lineage detail={found} choose={setChosen} />
-            <Pages offset={offset} limit={LIMIT} total={found.entries_total} go={setOffset} />
+            <Lineage conn={conn} table={table} detail={found} history={history.value} choose={setChosen} />
+            <Pages offset={offset} limit={LIMIT} total={found.entries_total} go={setOffset} names={["Newer", "Older"]} />
+            {found.table.upsert === null && <Compare conn={conn} table={table} entries={found.entries} />}
+            <SegmentsByTime conn={conn} table={table} entries={found.table.upsert === null ? found.entries : []} />
+            <Folded name="Audit trail">{() => <TableTrail conn={conn} table={table} />}</Folded>
+            <Folded name="Config">
+              {() => (
+                <pre tabIndex={0}>
+                  <code>{JSON.stringify(found.config, null, 2)}</code>
+                </pre>
+              )}
+            </Folded>
           </React.Fragment>
         )}
       </Shown>
-      <h2>Segments by time</h2>
-      <Timeline conn={props.conn} table={props.table} />
-      {loaded.value && (
-        <details>
-          <summary>Config</summary>
-          <pre>
-            <code>{JSON.stringify(loaded.value.config, null, 2)}</code>
-          </pre>
-        </details>
-      )}
       {chosen && (
         <Change
-          conn={props.conn}
-          table={props.table}
+          conn={conn}
+          table={table}
           entry={chosen}
-          dag={chosen.state === "REVERTED" ? props.dags.unrevert : props.dags.revert}
+          known={props.known}
           done={loaded.again}
           close={() => setChosen(null)}
         />
@@ -49,166 +69,216 @@ export function TablePage(props: { conn: string; table: string; dags: { revert: 
   );
 }
 
+/** What is asked for only when somebody opens it. */
+export function Folded(props: { name: string; children: () => React.ReactNode }): React.ReactElement {
+  const [open, setOpen] = React.useState(false);
+  return (
+    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{props.name}</summary>
+      {open && props.children()}
+    </details>
+  );
+}
+
+function TableTrail(props: { conn: string; table: string }): React.ReactElement {
+  const events = useLoaded(() => getEvents(props.conn, props.table), []);
+  return <Shown loaded={events}>{(found) => <Trail conn={props.conn} events={found} />}</Shown>;
+}
+
 function Summary(props: { detail: TableDetail }): React.ReactElement {
   const row = props.detail.table;
   return (
     <React.Fragment>
       {row.dropped_by !== null && (
-        <div className="seg-note seg-bad">
+        <div className="seg-note seg-bad" role="alert">
           The table was dropped. Rolling entry <code>{short(row.dropped_by)}</code> back brings it back.
         </div>
       )}
-      <dl>
-        <dt>Readers see</dt>
-        <dd>
-          {count(row.rows)} rows in {count(row.segments)} segments, {size(row.bytes)}
-        </dd>
-        <dt>Last push</dt>
-        <dd>
-          <When ms={row.since_ms} /> by <By author={row.by} />
-        </dd>
-        <dt>Can roll back until</dt>
-        <dd>{row.rollback_until_ms === null ? "no longer" : `${time(row.rollback_until_ms)} UTC`}</dd>
+      <dl className="seg-figures">
+        <div>
+          <dt>{row.upsert === null ? "Readers see" : "Stored rows, not valid ones among them"}</dt>
+          <dd>
+            <b>{count(row.rows)}</b> rows
+          </dd>
+          <dd className="seg-muted">
+            {plural(row.segments ?? 0, "segment")}, {size(row.bytes)}
+          </dd>
+        </div>
+        <div>
+          <dt>Last push</dt>
+          <dd>
+            <When ms={row.since_ms} />
+          </dd>
+          {row.by !== null && (
+            <dd>
+              <By author={row.by} />
+            </dd>
+          )}
+        </div>
+        <div>
+          <dt>Can roll back until</dt>
+          <dd>{row.rollback_until_ms === null ? "no longer" : `${time(row.rollback_until_ms)} UTC`}</dd>
+        </div>
+        <div>
+          <dt>In progress</dt>
+          <dd>
+            {row.running.length === 0
+              ? "nothing"
+              : row.running.map((push) => (
+                  <div key={push.entry_id}>
+                    <Push push={push} /> <When ms={push.since_ms} />
+                  </div>
+                ))}
+          </dd>
+        </div>
       </dl>
+      <StorageBar storage={props.detail.storage} />
     </React.Fragment>
   );
 }
 
-function Lineage(props: { detail: TableDetail; choose: (entry: EntryRow) => void }): React.ReactElement {
+/** How much of what is stored readers see, and why the rest is kept. */
+function StorageBar(props: { storage: Storage }): React.ReactElement | null {
+  const { visible, replaced, rolled_back, waiting_bytes } = props.storage;
+  const parts: [string, string, number][] = [
+    ["visible", "visible", visible.bytes],
+    ["overshadowed", "kept for a rollback", replaced.bytes],
+    ["standby", "rolled back, can be brought back", rolled_back.bytes],
+    ["waiting", "waits for deletion", waiting_bytes],
+  ];
+  const all = parts.reduce((sum, [, , bytes]) => sum + bytes, 0);
+  if (all === 0) return null;
+  const shown = parts.filter(([, , bytes]) => bytes > 0);
   return (
-    <div className="seg-wide">
-      <table>
-        <thead>
-          <tr>
-            <th>Entry</th>
-            <th>State</th>
-            <th>Since</th>
-            <th>By</th>
-            <th className="seg-number">Replaced</th>
-            <th className="seg-number">Brought</th>
-            <th className="seg-number">Rows</th>
-            <th className="seg-number">Size</th>
-            <th>Action</th>
-          </tr>
-        </thead>
-        <tbody>
-          {props.detail.entries.map((entry) => (
-            <tr key={entry.entry_id}>
-              <td>
-                <code title={entry.entry_id}>{short(entry.entry_id)}</code> {entry.is_latest && <Tag kind="visible">latest</Tag>}
-              </td>
-              <td>
-                <Tag kind={entry.state} />
-              </td>
-              <td>
-                <When ms={entry.since_ms} />
-              </td>
-              <td>
-                <By author={entry.by} />
-              </td>
-              <td className="seg-number">
-                {count(entry.segments_from)}
-                {entry.overwrites > 0 && ` + ${plural(entry.overwrites, "stretch")} of time`}
-              </td>
-              <td className="seg-number">{count(entry.segments_to)}</td>
-              <td className="seg-number">{count(entry.rows)}</td>
-              <td className="seg-number">{size(entry.bytes)}</td>
-              <td>
-                <Action entry={entry} choose={props.choose} />
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <figure className="seg-storage">
+      <div className="seg-stack" aria-hidden="true">
+        {shown.map(([kind, , bytes]) => (
+          <span key={kind} className={kind} style={{ flexGrow: bytes }} />
+        ))}
+      </div>
+      <figcaption>
+        Storage:{" "}
+        {shown.map(([kind, text, bytes]) => (
+          <span key={kind} className="seg-legend">
+            <i className={kind} /> {size(bytes)} {text}
+          </span>
+        ))}
+      </figcaption>
+    </figure>
   );
 }
 
-function Action(props: { entry: EntryRow; choose: (entry: EntryRow) => void }): React.ReactElement | null {
+type LineageProps = {
+  conn: string;
+  table: string;
+  detail: TableDetail;
+  history: History | null;
+  choose: (entry: EntryRow) => void;
+};
+
+function Lineage(props: LineageProps): React.ReactElement {
+  const { entries } = props.detail;
+  if (entries.length === 0) return <p className="seg-muted">Nothing was pushed yet.</p>;
+  return (
+    <ol className="seg-log">
+      {entries.map((entry) => (
+        <Entry key={entry.entry_id} entry={entry} {...props} />
+      ))}
+    </ol>
+  );
+}
+
+function Entry(props: LineageProps & { entry: EntryRow }): React.ReactElement {
+  const { entry, history, conn, table } = props;
+  const after = history?.after[entry.entry_id] ?? null;
+  return (
+    <li className={entry.state}>
+      <div className="seg-head">
+        <code title={entry.entry_id}>{short(entry.entry_id)}</code> <Tag kind={entry.state} />{" "}
+        {entry.is_latest && <Tag kind="visible">latest</Tag>} <When ms={entry.since_ms} />{" "}
+        {entry.by !== null && <By author={entry.by} />}
+        {entry.settled_by !== null && (
+          <span>
+            rolled back by <By author={entry.settled_by} />
+          </span>
+        )}
+      </div>
+      <Action entry={entry} choose={props.choose} />
+      <div className="seg-numbers">
+        <span>
+          <b className="seg-plus">+{count(entry.brought.rows)}</b> rows ({plural(entry.brought.segments, "segment")},{" "}
+          {size(entry.brought.bytes)})
+        </span>
+        <Replaced entry={entry} />
+        {after !== null && (
+          <span>
+            → readers saw <b>{count(after.rows)}</b> rows, {size(after.bytes)}
+          </span>
+        )}
+      </div>
+      <Folded name="From and to">{() => <Names conn={conn} table={table} entry={entry} />}</Folded>
+    </li>
+  );
+}
+
+function Replaced(props: { entry: EntryRow }): React.ReactElement | null {
+  const { entry } = props;
+  const time = entry.overwrites > 0 ? `, and ${plural(entry.overwrites, "stretch", "stretches")} of time` : "";
+  if (entry.segments_from === 0) return time ? <span>replaced{time.replace(", and", "")}</span> : null;
+  if (entry.replaced === null)
+    return (
+      <span>
+        replaced {plural(entry.segments_from, "segment")}, of which some are gone{time}
+      </span>
+    );
+  return (
+    <span>
+      <b className="seg-minus">−{count(entry.replaced.rows)}</b> rows ({plural(entry.segments_from, "segment")},{" "}
+      {size(entry.replaced.bytes)}){time}
+    </span>
+  );
+}
+
+function Names(props: { conn: string; table: string; entry: EntryRow }): React.ReactElement {
+  const { conn, table, entry } = props;
+  const loaded = useLoaded(() => getEntry(conn, table, entry.entry_id), [entry.entry_id, entry.state]);
+  const list = (names: string[], all: number) => (
+    <ul>
+      {names.map((name) => (
+        <li key={name}>
+          <code>{name}</code>
+        </li>
+      ))}
+      {all > names.length && <li>and {count(all - names.length)} more</li>}
+      {all === 0 && <li className="seg-muted">none</li>}
+    </ul>
+  );
+  return (
+    <Shown loaded={loaded}>
+      {(found) => (
+        <div className="seg-two">
+          <div>
+            From {list(found.segments_from, entry.segments_from)}
+          </div>
+          <div>
+            To {list(found.segments_to, entry.segments_to)}
+          </div>
+        </div>
+      )}
+    </Shown>
+  );
+}
+
+function Action(props: { entry: EntryRow; choose: (entry: EntryRow) => void }): React.ReactElement {
   const { entry, choose } = props;
-  if (entry.state === "IN_PROGRESS") return null;
-  if (entry.is_cleaning) return <span className="seg-muted">too old</span>;
+  if (entry.state === "IN_PROGRESS") return <span className="seg-do" />;
+  if (entry.is_cleaning) return <span className="seg-do seg-muted">too old to undo</span>;
   const name = entry.state === "REVERTED" ? "Bring back" : "Roll back";
   return (
-    <button aria-label={`${name} entry ${short(entry.entry_id)}`} onClick={() => choose(entry)}>
-      {name}…
-    </button>
-  );
-}
-
-/** Segments as blocks: time from left to right, size as height. A click on one looks at its time only. */
-function Timeline(props: { conn: string; table: string }): React.ReactElement {
-  const [range, setRange] = React.useState<[number | null, number | null]>([null, null]);
-  const load = () => getSegments(props.conn, props.table, range[0], range[1]);
-  const loaded = useLoaded(load, [props.conn, props.table, range[0], range[1]]);
-  const day = (at: 0 | 1, text: string) => {
-    const ms = text ? Date.parse(`${text}T00:00:00Z`) : null;
-    setRange(at === 0 ? [ms, range[1]] : [range[0], ms]);
-  };
-  const given = (ms: number | null) => (ms === null ? "" : new Date(ms).toISOString().slice(0, 10));
-  return (
-    <React.Fragment>
-      <div className="seg-bar">
-        <label>
-          From <input type="date" value={given(range[0])} onChange={(event) => day(0, event.target.value)} />
-        </label>
-        <label>
-          Before <input type="date" value={given(range[1])} onChange={(event) => day(1, event.target.value)} />
-        </label>
-        <button onClick={() => setRange([null, null])}>All time</button>
-        <Tag kind="visible" /> <Tag kind="standby" /> <span className="seg-tag">overshadowed</span>
-      </div>
-      <Shown loaded={loaded}>
-        {(found) => (
-          <React.Fragment>
-            <p className="seg-muted">
-              {plural(found.total, "segment")}
-              {found.total > found.segments.length && `; the first ${count(found.segments.length)} are drawn`}
-            </p>
-            {found.segments.length > 0 && <Picture segments={found.segments} zoom={(one) => setRange([one.start_ms, one.end_ms])} />}
-          </React.Fragment>
-        )}
-      </Shown>
-    </React.Fragment>
-  );
-}
-
-const WIDTH = 1000;
-const HEIGHT = 190;
-
-function Picture(props: { segments: SegmentRow[]; zoom: (segment: SegmentRow) => void }): React.ReactElement {
-  const first = Math.min(...props.segments.map((one) => one.start_ms));
-  const last = Math.max(...props.segments.map((one) => one.end_ms));
-  const across = (ms: number): number => ((ms - first) / Math.max(1, last - first)) * WIDTH;
-  const piles = new Map<string, SegmentRow[]>();
-  for (const one of props.segments) {
-    const key = `${one.start_ms}/${one.end_ms}`;
-    piles.set(key, [...(piles.get(key) ?? []), one]);
-  }
-  const total = (pile: SegmentRow[]): number => pile.reduce((sum, one) => sum + one.bytes, 0);
-  const tallest = Math.max(1, ...[...piles.values()].map(total));
-  return (
-    <svg viewBox={`0 0 ${WIDTH} 200`} preserveAspectRatio="none" role="img" aria-label="Segments by time and size">
-      {[...piles.values()].flatMap((pile) => {
-        let below = 0;
-        return pile.map((one) => {
-          const tall = Math.max(1.5, (one.bytes / tallest) * HEIGHT);
-          below += tall;
-          return (
-            <rect
-              key={one.name}
-              className={one.state}
-              x={across(one.start_ms)}
-              width={Math.max(1, across(one.end_ms) - across(one.start_ms) - 0.5)}
-              y={200 - below}
-              height={Math.max(1, tall - 0.4)}
-              onClick={() => props.zoom(one)}
-            >
-              <title>{`${one.name}\n${one.state}, ${time(one.start_ms)} to ${time(one.end_ms)} UTC\n${plural(one.rows, "row")}, ${size(one.bytes)}`}</title>
-            </rect>
-          );
-        });
-      })}
-    </svg>
+    <span className="seg-do">
+      <button aria-label={`${name} entry ${short(entry.entry_id)}`} onClick={() => choose(entry)}>
+        {name}…
+      </button>
+    </span>
   );
 }
