@@ -437,7 +437,7 @@ COMMANDS: tuple[Command | Group, ...] = (
             ),
             Command(
                 "cutoff",
-                "Take no events any more that are older, so that compactions may forget delete records",
+                "End all rows that are older, and take no such events any more",
                 "upsert:upsert_cutoff",
                 (
                     _TABLE,
@@ -448,6 +448,14 @@ COMMANDS: tuple[Command | Group, ...] = (
                         help="of the comparison column: a number; of a time, microseconds since 1970; of a date, days",
                     ),
                 ),
+            ),
+            Command(
+                "forget",
+                "Take a reader with a copy out that will not report again",
+                "upsert:upsert_forget",
+                (_TABLE, _argument("reader", metavar="READER", help="as the status names it")),
+                "Take a reader out that will not report again: until then it holds back the mark at which all readers "
+                "with copies can answer.",
             ),
             Command(
                 "compact",

@@ -95,6 +95,19 @@ def upsert_cutoff(call: Call) -> None:
         call.out.line(f"table {table.name} takes no events below {done.cutoff} any more{ended}")
 
 
+def upsert_forget(call: Call) -> None:
+    """``segments upsert forget TABLE READER``"""
+    table, reader = call.store.table(call.args.table), call.args.reader
+    table.config()
+    was_there = HeldVersions(call.store.cluster, table.name).forget(reader)
+    if call.out.as_json:
+        call.out.document({"table": table.name, "reader": reader, "was_there": was_there})
+    elif was_there:
+        call.out.line(f"reader {reader} holds no version of table {table.name} any more")
+    else:
+        call.note(f"table {table.name!r} has no report of a reader {reader!r}")
+
+
 def upsert_compact(call: Call) -> None:
     """``segments upsert compact TABLE [--floor VERSION]``"""
     from airflow_provider_segments.upsert.compaction import UpsertCompactor

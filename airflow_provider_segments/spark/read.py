@@ -29,9 +29,10 @@ from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.spark.datasource import SegmentsDataSource, bound_to
 from airflow_provider_segments.spark.leases import hold, owner_of
-from airflow_provider_segments.spark.row_validity import valid_rows, visible_schema
+from airflow_provider_segments.spark.row_validity import rows_with_validity, valid_rows, visible_schema
 from airflow_provider_segments.spark.schema import schema_of
 from airflow_provider_segments.spark.times import DAY_MS, quoted, time_ms
+from airflow_provider_segments.upsert.reading import require_mark
 
 Time = int | str | datetime.datetime
 """UTC epoch milliseconds, ISO 8601 text (UTC when it names no zone), or a datetime with a zone."""
@@ -77,6 +78,40 @@ def read_table(
     wide = schema is None
     taken = hold(spark, opened, as_of=as_of, mark=mark, low=None if wide else low, high=None if wide else high)
     return _rows(spark, config, taken, schema, low, high, columns, through_arrow)
+
+
+def read_with_validity(spark: SparkSession, store: SegmentStore, table: str, *, mark: int | None = None) -> DataFrame:
+    """All rows that an upsert table keeps, those that are not valid and delete records too, with ``$validFrom`` and
+    ``$validUntil``: the versions between which each is seen, as ``mark`` or the newest version knows them. Both are
+    null for a row that is never visible.
+
+    The snapshot is held as by :func:`read_table`. Raises :class:`UpsertRefusedError` for a mark that cannot be read,
+    :class:`SnapshotRefusedError` (``no-mark``) for another table, and :class:`SourceDataError` for a table without
+    segments, and where Spark cannot reach the objects itself: ``read_rows(..., with_validity=True)`` can.
+    """
+    opened = store.table(table)
+    config = opened.config()
+    taken = hold(spark, opened, mark=mark, low=None, high=None)
+    if not all(spark_can_read(spark, one.uri) for one in taken.stores()):
+        raise SourceDataError(f"table {table!r}: Spark cannot reach its objects; use read_rows(with_validity=True)")
+    return rows_with_validity(spark, _native(spark, taken, visible_schema(schema_of(taken), config)), taken)
+
+
+def create_view(
+    spark: SparkSession, store: SegmentStore, table: str, *, view: str | None = None, mark: int | None = None
+) -> int:
+    """Make a temporary view, by default of the table's name, of an upsert table at ``mark`` or the newest version;
+    returns the mark. SQL needs no other change: whatever it asks sees one row a key, and every query the same ones.
+
+    The snapshot is held as by :func:`read_table`; make the view again for newer rows. Raises what that raises, and
+    :class:`SnapshotRefusedError` (``no-mark``) for another table.
+    """
+    opened = store.table(table)
+    taken = hold(spark, opened, mark=mark, low=None, high=None)
+    read_at = require_mark(taken)
+    rows = _rows(spark, opened.config(), taken, None, None, None, None, None)
+    rows.createOrReplaceTempView(view or table)
+    return read_at
 
 
 @contextmanager

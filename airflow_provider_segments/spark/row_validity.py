@@ -15,11 +15,15 @@ from pyspark.sql.types import StructType
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.upsert.record import require_record
+from airflow_provider_segments.core.upsert.view import segment_versions
 from airflow_provider_segments.spark.times import quoted
-from airflow_provider_segments.upsert.columns import SOURCE_COLUMNS
+from airflow_provider_segments.upsert.columns import SOURCE_COLUMNS, VALID_FROM, VALID_UNTIL
 from airflow_provider_segments.upsert.reading import read_ends, require_mark
+from airflow_provider_segments.upsert.validity import NEVER
 
 _FILE, _ROW, _WORDS = "__segments_file", "__segments_row", "__segments_dead"
+_FROM, _UNTIL = "__segments_from", "__segments_until"
 
 
 def visible_schema(schema: StructType, config: TableConfig) -> StructType:
@@ -37,6 +41,39 @@ def dead_rows(snapshot: Snapshot) -> dict[str, bytes]:
     mark, wanted = snapshot.mark, set(snapshot.names)
     found = {name: ends.dead_rows(mark).tobytes() for name, ends in read_ends(snapshot).items() if name in wanted}
     return {name: rows for name, rows in found.items() if rows}
+
+
+def rows_with_validity(spark: SparkSession, rows: DataFrame, snapshot: Snapshot) -> DataFrame:
+    """All rows, which Spark's Parquet reader gives for the snapshot's files, with ``$validFrom`` and ``$validUntil`` as
+    its mark knows them; both are null for a row that is never visible. Raises :class:`SnapshotRefusedError`
+    (``no-mark``)."""
+    mark = require_mark(snapshot)
+    assert snapshot.lineage is not None
+    segments = snapshot.segments
+    files = {segment.name: segment.key.rpartition("/")[2] for segment in segments}
+    versions = segment_versions(require_record(snapshot.lineage), {one.entry_id for one in segments})
+    begins = pyarrow.table(
+        {_FILE: [*files.values()], _FROM: pyarrow.array([versions[one.entry_id] for one in segments], pyarrow.int64())}
+    )
+    dead = {name: ends for name, ends in read_ends(snapshot).items() if name in files}
+    ends = pyarrow.table(
+        {
+            _FILE: pyarrow.array([files[name] for name, ends in dead.items() for _ in ends.rows], pyarrow.string()),
+            _ROW: numpy.concatenate([numpy.empty(0, numpy.int64), *(ends.rows for ends in dead.values())]),
+            _UNTIL: numpy.concatenate([numpy.empty(0, numpy.int64), *(ends.until for ends in dead.values())]),
+        }
+    )
+    columns = [F.col(quoted(name)) for name in rows.columns]
+    told = rows.select("*", F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
+    joined = told.join(F.broadcast(spark.createDataFrame(begins)), _FILE).join(
+        spark.createDataFrame(ends), [_FILE, _ROW], "left"
+    )
+    until = F.col(_UNTIL)
+    return joined.select(
+        *columns,
+        F.when(until.isNull() | (until != NEVER), F.col(_FROM)).alias(VALID_FROM),
+        F.when((until != NEVER) & (until <= mark), until).alias(VALID_UNTIL),
+    )
 
 
 def valid_rows(spark: SparkSession, rows: DataFrame, snapshot: Snapshot, config: UpsertConfig) -> DataFrame:

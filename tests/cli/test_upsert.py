@@ -61,6 +61,13 @@ def test_cutoff_keeps_older_events_out(segments: CommandLine, filled: SegmentSto
             segments("upsert", "cutoff", "t", wrong)
 
 
+def test_a_reader_that_is_gone_is_forgotten(segments: CommandLine, filled: SegmentStore) -> None:
+    HeldVersions(filled.cluster, "t").report("extract", 1)
+    assert "extract holds no version" in segments.ok("upsert", "forget", "t", "extract").out
+    assert segments.json("upsert", "forget", "t", "extract")["was_there"] is False
+    assert segments.json("upsert", "status", "t")["low_water_mark"] == 3
+
+
 def test_compact_drops_what_no_mark_shows(segments: CommandLine, filled: SegmentStore) -> None:
     assert "3 rows became 1 segment with 1" in segments.ok("upsert", "compact", "t", "--floor", "3").out
     assert [row["v"] for row in read_rows(filled.table("t")).to_pylist()] == ["v2"]

@@ -8,14 +8,15 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import LockDeniedError, SourceDataError, UpsertRefusedError
-from airflow_provider_segments.spark.read import read_table, register
+from airflow_provider_segments.spark.read import create_view, read_table, read_with_validity, register
 from airflow_provider_segments.spark.upsert import ingest_stream
+from airflow_provider_segments.upsert.columns import VALID_FROM, VALID_UNTIL
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.owner import own_key_partitions
@@ -99,6 +100,29 @@ def test_a_frame_stays_right_while_batches_and_a_compaction_go_on(
     after = read_table(spark, filled, "t")
     assert {row[2] for row in rows_of(after)} == {"new"}
     assert after.count() == 300
+
+
+def test_sql_on_a_view_sees_one_row_a_key_at_its_mark(
+    spark: SparkSession, filled: SegmentStore, tmp_path: Path
+) -> None:
+    assert create_view(spark, filled, "t", view="past", mark=3) == 3
+    assert create_view(spark, filled, "t") == 8
+    counted = spark.sql("SELECT count(*), count(DISTINCT k), sum(ts) FROM t WHERE v > 'v1' OR ts < 4").collect()[0]
+    chosen = [row for row in wanted(filled) if row[2] > "v1" or row[1] < 4]
+    assert tuple(counted) == (len(chosen), len(chosen), sum(row[1] for row in chosen))
+    assert rows_of(spark.sql("SELECT * FROM past")) == wanted(filled, 3)
+    assert not spark.sql("SELECT k FROM t JOIN past USING (k) GROUP BY k HAVING count(*) > 1").count()
+
+
+def test_all_rows_come_with_the_versions_between_which_they_are_seen(spark: SparkSession, filled: SegmentStore) -> None:
+    for mark in (8, 3):
+        frame = read_with_validity(spark, filled, "t", mark=mark)
+        columns = ["k", "ts", "v", "deleted", VALID_FROM, VALID_UNTIL]
+        assert frame.columns == columns
+        rows = read_rows(filled.table("t"), mark=mark, columns=columns[:4], with_validity=True).to_pylist()
+        assert sorted(map(str, frame.collect())) == sorted(str(Row(**row)) for row in rows)
+    seen = frame.filter(f"`{VALID_FROM}` <= 2 AND (`{VALID_UNTIL}` IS NULL OR `{VALID_UNTIL}` > 2) AND NOT deleted")
+    assert sorted(row.v for row in seen.collect()) == sorted(row[2] for row in wanted(filled, 2))
 
 
 SCHEMA = "k STRING, ts BIGINT, v STRING, deleted BOOLEAN, `$partition` INT, `$offset` BIGINT"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow
 import pytest
@@ -61,6 +62,51 @@ def test_reports_are_stored_and_one_above_the_clock_is_refused(store: SegmentSto
     with pytest.raises(UpsertRefusedError, match="no-report"):
         versions.read(["extract", "another"])
     assert low_water_mark(table.snapshot().mark or 0, versions.read()) == 2
+
+
+def test_a_reader_that_joins_behind_the_others_does_not_count_until_it_holds_what_they_hold(
+    store: SegmentStore, tmp_path: object
+) -> None:
+    """Else the common mark would go back."""
+    store.apply_config(upsert_config())
+    ingestor = UpsertIngestor(store.table("t"), cache=tmp_path)  # type: ignore[arg-type]
+    for number in range(4):
+        ingestor.ingest(to_arrow([Event(number, 0, number, "a", "v", False)]))
+    versions = HeldVersions(store.cluster, "t")
+    assert versions.report("first", 2).is_caught_up
+    assert not versions.report("new", 1).is_caught_up
+    assert low_water_mark(4, versions.read()) == 2
+    versions.report("first", 3)
+    assert not versions.report("new", 2).is_caught_up, "the others have gone on"
+    assert versions.report("new", 4).is_caught_up
+    assert low_water_mark(4, versions.read()) == 3
+    assert versions.forget("first") and not versions.forget("first")
+    assert low_water_mark(4, versions.read()) == 4
+
+
+def test_the_common_mark_never_goes_back_while_readers_join_and_report_at_once(
+    store: SegmentStore, tmp_path: object
+) -> None:
+    store.apply_config(upsert_config())
+    ingestor = UpsertIngestor(store.table("t"), cache=tmp_path)  # type: ignore[arg-type]
+    for number in range(12):
+        ingestor.ingest(to_arrow([Event(number, 0, number, "a", "v", False)]))
+    versions = HeldVersions(store.cluster, "t")
+    versions.report("r0", 1)
+
+    def reader(name: str, first: int) -> None:
+        for version in range(first, 13):
+            versions.report(name, version)
+
+    marks = [0]
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(reader, f"r{at}", at + 1) for at in range(4)]
+        while not all(one.done() for one in running):
+            marks.append(low_water_mark(12, versions.read()))
+        for one in running:
+            one.result()
+    assert marks == sorted(marks)
+    assert low_water_mark(12, versions.read()) == 12
 
 
 def test_an_event_without_a_place_in_its_source_is_refused(store: SegmentStore, tmp_path: object) -> None:

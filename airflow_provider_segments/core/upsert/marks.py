@@ -16,7 +16,7 @@ from airflow_provider_segments.core.lineage.records import LineageRecords
 from airflow_provider_segments.core.model import records
 from airflow_provider_segments.core.model.records import Record, RecordDecoder
 from airflow_provider_segments.core.upsert.record import require_record
-from airflow_provider_segments.core.zookeeper import Create, Op, SetData
+from airflow_provider_segments.core.zookeeper import Check, Create, Delete, Node, Op, SetData
 from airflow_provider_segments.exceptions import UpsertRefusedError
 
 SILENT_MS = 600_000
@@ -63,8 +63,12 @@ class HeldVersions:
         self.path = cluster.paths.held_versions(table)
 
     def report(self, reader: str, version: int, *, is_caught_up: bool = True) -> HeldVersion:
-        """Say that ``reader`` holds ``version`` now; returns what is stored. Raises :class:`UpsertRefusedError`
-        (``above-clock``) for a version that is not published, and :class:`InvalidNameError`."""
+        """Say that ``reader`` holds ``version`` now; returns what is stored.
+
+        A reader that is new, or was being filled, has caught up once it holds what all those that have caught up hold
+        together: so the low-water mark of all readers never goes back. Raises :class:`UpsertRefusedError`
+        (``above-clock``) for a version that is not published, and :class:`InvalidNameError`.
+        """
         clock = require_record(LineageRecords(self._cluster, self.table).read().lineage).clock
         if version > clock:
             detail = f"{reader!r} reports version {version}, and the newest is {clock}"
@@ -74,14 +78,45 @@ class HeldVersions:
         self._cluster.session.ensure([self.path])
 
         def attempt() -> HeldVersion:
-            node = self._cluster.session.get(path)
-            after = new if node is None else _DECODER.decode(node.data, path).followed_by(new)
+            parent = self._cluster.session.get(self.path)
+            assert parent is not None
+            nodes = self._nodes()
+            node = nodes.pop(path, None)
+            known = None if node is None else _DECODER.decode(node.data, path)
+            after = new if known is None else known.followed_by(new)
+            ops: list[Op] = []
+            if after.is_caught_up and (known is None or not known.is_caught_up):
+                others = [_DECODER.decode(other.data, where) for where, other in nodes.items()]
+                mark = low_water_mark(clock, others) if any(one.is_caught_up for one in others) else 0
+                after = msgspec.structs.replace(after, is_caught_up=after.version >= mark)
+                # Others go on meanwhile, and may join: both would raise the mark that this reader has to hold.
+                ops = [Check(where, other.version) for where, other in nodes.items()]
+                ops.append(SetData(self.path, b"", parent.version))
             payload = records.encode(after)
-            op: Op = Create(path, payload) if node is None else SetData(path, payload, node.version)
-            self._cluster.session.commit([op])
+            ops.append(Create(path, payload) if node is None else SetData(path, payload, node.version))
+            self._cluster.session.commit(ops)
             return after
 
         return self._cluster.retried(f"report of a held version of table {self.table!r}", attempt)
+
+    def forget(self, reader: str) -> bool:
+        """Take a reader out that will not report again: it holds the others back no longer. Returns False when it has
+        never reported. Raises :class:`InvalidNameError`."""
+        path = self._cluster.paths.held_version(self.table, reader)
+
+        def attempt() -> bool:
+            node = self._cluster.session.get(path)
+            if node is not None:
+                self._cluster.session.commit([Delete(path, node.version)])
+            return node is not None
+
+        return self._cluster.retried(f"removal of a held version of table {self.table!r}", attempt)
+
+    def _nodes(self) -> dict[str, Node]:
+        names = self._cluster.session.children(self.path)
+        paths = [self._cluster.paths.held_version(self.table, name) for name in names]
+        found = zip(paths, self._cluster.session.get_many(paths), strict=True)
+        return {path: node for path, node in found if node is not None}
 
     def read(self, readers: Collection[str] | None = None) -> list[HeldVersion]:
         """What all readers, or those named, have reported. Raises :class:`UpsertRefusedError` (``no-report``) when one
