@@ -50,7 +50,7 @@ All times in ms. "whole" is what a reader runs when it has the lineage and the s
 reads the marks of the overwrites, and decides about every segment (core.snapshot.Visibility). "decode" is the JSON of
 the records, which comes before and once. "day" is the same for one day: the shards of its chunks, all marks read anew;
 the mean of {days} days. What chooses those shards in ZooKeeper is a look at the names of all chunks ("names"; the
-parsed ones are cached, as long as there are no more than fit into the cache, 65,536).
+parsed ones are cached, as long as there are no more than fit into the cache, 262,144).
 
 The baselines only hold segments by time: they know nothing of versions, overwrites or lineage. "sorted list" is sorting
 (start, name) of all segments, and a day cut out of it by bisection; "linear scan" looks for a day among all chunks,
