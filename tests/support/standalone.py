@@ -109,6 +109,8 @@ def standalone(
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",  # its 5 s are too few for a busy machine
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__API_AUTH__JWT_SECRET": "for-tests-only-" * 5,
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
