@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_segments.assets.segments import EVENTS_ALIAS, emit_event, segments_asset
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.links.segments import SegmentsTableLink
 from airflow_provider_segments.operators.metrics import count_sent
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class SegmentsOperator(ClusterOperator):
     """
 
     template_fields: Sequence[str] = ("table", *ClusterOperator.template_fields)
+    operator_extra_links = (SegmentsTableLink(),)
 
     def __init__(self, *, table: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)

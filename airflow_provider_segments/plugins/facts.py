@@ -22,9 +22,11 @@ from airflow_provider_segments.core.replacement.forecast import Totals
 from airflow_provider_segments.core.snapshot import View, Visibility
 from airflow_provider_segments.core.table import SegmentStore, Table, newest_of
 from airflow_provider_segments.exceptions import ContentionError, TableDroppedError
+from airflow_provider_segments.plugins.waiting import Waiting, read_waiting
 
 _ATTEMPTS = 20
 _MOST_ENTRIES = 200_000
+_QUEUE_AGE_S = 30.0
 NOTHING = Totals(0, 0, 0)
 
 
@@ -63,7 +65,15 @@ class FactsCache:
     def __init__(self, store: SegmentStore) -> None:
         self.store = store
         self._known: OrderedDict[str, TableFacts] = OrderedDict()
+        self._waiting: tuple[float, Waiting] | None = None
         self._lock = threading.Lock()
+
+    def waiting(self) -> Waiting:
+        """What waits for deletion, at most half a minute old: a long queue is megabytes to read."""
+        now, known = self.store.clock.monotonic(), self._waiting
+        if known is None or now - known[0] > _QUEUE_AGE_S:
+            known = self._waiting = (now, read_waiting(self.store))
+        return known[1]
 
     def stamps(self, names: Sequence[str]) -> list[Stamp]:
         """The stamps of those tables now, for one read."""

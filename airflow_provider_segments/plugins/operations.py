@@ -19,7 +19,6 @@ from airflow_provider_segments.plugins.models import (
     Operations,
 )
 from airflow_provider_segments.plugins.overview import Opened
-from airflow_provider_segments.plugins.waiting import read_waiting
 from airflow_provider_segments.text import mask
 
 MOST_DEAD_LETTERS = 100
@@ -34,7 +33,7 @@ _T = TypeVar("_T")
 def describe_operations(opened: Opened) -> Operations:
     """Deletions, locks and leases of a cluster."""
     store = opened.store
-    backlog, waiting = store.queue.backlog(), read_waiting(store)
+    backlog, waiting = store.queue.backlog(), opened.facts.waiting()
     problems = list(waiting.problems)
     tables = [store.table(name) for name in store.tables()]
     return Operations(

@@ -28,7 +28,6 @@ from airflow_provider_segments.plugins.models import (
 )
 from airflow_provider_segments.plugins.secrets import without_secrets
 from airflow_provider_segments.plugins.upserts import upsert_state
-from airflow_provider_segments.plugins.waiting import read_waiting
 
 MOST_NAMES = 100
 """Names of segments that the page lists of an entry."""
@@ -49,7 +48,7 @@ def list_tables(opened: Opened, *, search: str, sort: str, offset: int, limit: i
     """The tables whose name contains ``search``, a part of them in full. One that cannot be read says why. By anything
     but the name, the largest come first, and every table has to be looked at."""
     names = [name for name in opened.store.tables() if search.lower() in name.lower()]
-    waiting = read_waiting(opened.store)
+    waiting = opened.facts.waiting()
     chosen = names if sort != "name" else names[offset : offset + limit]
     waiting_bytes = waiting.bytes_of()
     rows = [
@@ -96,7 +95,7 @@ def describe_lineage(opened: Opened, name: str, *, offset: int, limit: int) -> T
     table = table_row(opened, name, facts)
     if facts.lineage.upsert is not None:
         table.upsert = upsert_state(opened.store, facts.lineage, in_full=True)
-    waiting = read_waiting(opened.store).bytes_of().get(name, 0)
+    waiting = opened.facts.waiting().bytes_of().get(name, 0)
     return TableDetail(
         table=table.model_copy(update={"bytes_waiting": waiting}),
         config=without_secrets(facts.config.to_json()),

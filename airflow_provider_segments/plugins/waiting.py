@@ -10,7 +10,7 @@ from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import CorruptRecordError
 from airflow_provider_segments.plugins.models import WaitingTable
 
-MOST_BATCHES = 500
+MOST_BATCHES = 200
 """Batches of deletion messages that the page reads; each holds at most a thousand messages."""
 
 

@@ -116,3 +116,4 @@ def test_airflow_finds_the_provider_and_its_connection_form(airflow_db: None) ->
     assert manager.connection_form_widgets["extra__segments__s3_secret_key"].is_sensitive
     assert manager.field_behaviours["segments"]["relabeling"]["host"] == "ZooKeeper hosts"
     assert "segments" in manager.asset_uri_handlers
+    assert "airflow_provider_segments.links.segments.SegmentsTableLink" in manager.extra_links_class_names

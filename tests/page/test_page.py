@@ -292,6 +292,10 @@ def test_a_push_is_rolled_back_and_brought_back_by_clicking(
     visit.check_access("run tab")
     page.goto(f"{run}/tasks/rollback/plugin/segments-task")
     page.get_by_text("Visible now.").wait_for()
+    task = run.partition("/dags/")[2].replace("/runs/", "/dagRuns/")
+    links = airflow.call("GET", f"/dags/{task}/taskInstances/rollback/links")["extra_links"]
+    page.goto(links["Segments table"])
+    page.get_by_text("readers saw 336,776 rows").wait_for()
     assert not visit.errors
     visit.close()
 
