@@ -16,7 +16,6 @@ from typing import NamedTuple
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
 from airflow_provider_segments.core.lineage.guard import StoredGuard
 from airflow_provider_segments.core.model.config import TableConfig
-from airflow_provider_segments.core.model.segment import SegmentRecord, SegmentState
 from airflow_provider_segments.core.registry.shard import Shard
 from airflow_provider_segments.core.replacement.forecast import Totals
 from airflow_provider_segments.core.snapshot import View, Visibility
@@ -42,9 +41,10 @@ class Stamp(NamedTuple):
 class TableFacts:
     """A table as it was at ``stamp``.
 
-    ``visible`` is what readers see, ``None`` of a dropped table. ``states`` has the totals of the registered segments
-    of settled entries by their state, ``rolled_back`` those of REVERTED entries. ``brought`` has what is registered of
-    each entry, and ``replaced`` what each has replaced, ``None`` where some of that was removed since.
+    ``visible`` is what readers see, ``None`` of a dropped table. ``shown`` and ``hidden`` are the totals of the
+    registered segments of settled entries that the lineage shows and hides, ``rolled_back`` those of REVERTED entries.
+    ``brought`` has what is registered of each entry, and ``replaced`` what each has replaced, ``None`` where some of
+    that was removed since.
     """
 
     stamp: Stamp
@@ -53,7 +53,8 @@ class TableFacts:
     guards: Mapping[str, StoredGuard]
     latest: str | None
     visible: Totals | None
-    states: Mapping[SegmentState, Totals]
+    shown: Totals
+    hidden: Totals
     rolled_back: Totals
     brought: Mapping[str, Totals]
     replaced: Mapping[str, Totals | None]
@@ -117,28 +118,43 @@ def read_facts(table: Table, stamp: Stamp) -> TableFacts:
         raise ContentionError(f"table {table.name!r}: clean-ups overtook all {_ATTEMPTS} attempts to read it")
     lineage = stored.lineage
     guards = table.context.records.guards(lineage.entries)
-    records = {record.name: record for shard in read.shards for record in shard.records}
-    states = _states(View(lineage, stored.zxid), read.shards)
-    completed = lineage.in_state(EntryState.COMPLETED)
+    view = View(lineage, stored.zxid)
+    settled = [shard for shard in read.shards if view.may_show(shard.name)]
+    shown = Totals.of(record for _, records in Visibility(view, settled).blocks for record in records)
+    brought = _brought(read.shards)
     return TableFacts(
         stamp=stamp,
         config=config,
         lineage=lineage,
         guards=guards,
-        latest=newest_of(completed, guards),
-        visible=_visible(table, lineage, states),
-        states=states,
-        rolled_back=_rolled_back(lineage, read.shards),
-        brought=_brought(read.shards),
-        replaced={entry.entry_id: _replaced(entry.segments_from, records) for entry in lineage},
+        latest=newest_of(lineage.in_state(EntryState.COMPLETED), guards),
+        visible=_visible(table, lineage, shown),
+        shown=shown,
+        hidden=less(together(brought[name] for name in {shard.name.entry_id for shard in settled}), shown),
+        rolled_back=together(brought.get(entry.entry_id, NOTHING) for entry in lineage.in_state(EntryState.REVERTED)),
+        brought=brought,
+        replaced=_replaced(lineage, read.shards),
     )
 
 
-def _visible(table: Table, lineage: Lineage, states: Mapping[SegmentState, Totals]) -> Totals | None:
+def together(parts: Iterable[Totals]) -> Totals:
+    """The sum of several totals."""
+    segments = rows = size = 0
+    for part in parts:
+        segments, rows, size = segments + part.segments, rows + part.rows, size + part.bytes
+    return Totals(segments, rows, size)
+
+
+def less(whole: Totals, part: Totals) -> Totals:
+    """What is left of ``whole`` without ``part``."""
+    return Totals(whole.segments - part.segments, whole.rows - part.rows, whole.bytes - part.bytes)
+
+
+def _visible(table: Table, lineage: Lineage, shown: Totals) -> Totals | None:
     if lineage.dropped_by is not None:
         return None
     if lineage.upsert is None:
-        return states.get(SegmentState.VISIBLE, NOTHING)
+        return shown
     try:
         seen = table.snapshot()
     except TableDroppedError:
@@ -146,29 +162,30 @@ def _visible(table: Table, lineage: Lineage, states: Mapping[SegmentState, Total
     return Totals(len(seen), seen.rows, seen.bytes)
 
 
-def _states(view: View, shards: Sequence[Shard]) -> dict[SegmentState, Totals]:
-    settled = [shard for shard in shards if view.may_show(shard.name)]
-    visible = Visibility(view, settled)
-    by_state: dict[SegmentState, list[SegmentRecord]] = {}
-    for shard in settled:
-        for record, state in zip(shard.records, visible.states(shard), strict=True):
-            by_state.setdefault(state, []).append(record)
-    return {state: Totals.of(records) for state, records in by_state.items()}
-
-
-def _rolled_back(lineage: Lineage, shards: Sequence[Shard]) -> Totals:
-    reverted = {entry.entry_id for entry in lineage.in_state(EntryState.REVERTED)}
-    return Totals.of(record for shard in shards if shard.name.entry_id in reverted for record in shard.records)
-
-
 def _brought(shards: Sequence[Shard]) -> dict[str, Totals]:
-    by_entry: dict[str, list[SegmentRecord]] = {}
+    """What is registered of each entry. A table has many small shards, so this is one plain loop."""
+    found: dict[str, Totals] = {}
     for shard in shards:
-        by_entry.setdefault(shard.name.entry_id, []).extend(shard.records)
-    return {entry_id: Totals.of(records) for entry_id, records in by_entry.items()}
+        rows = size = 0
+        for record in shard.records:
+            rows += record.rows
+            size += record.bytes
+        before = found.get(shard.name.entry_id, NOTHING)
+        found[shard.name.entry_id] = Totals(
+            before.segments + len(shard.records), before.rows + rows, before.bytes + size
+        )
+    return found
 
 
-def _replaced(names: Iterable[str], records: Mapping[str, SegmentRecord]) -> Totals | None:
-    found = [records.get(name) for name in names]
-    known = [record for record in found if record is not None]
-    return Totals.of(known) if len(known) == len(found) else None
+def _replaced(lineage: Lineage, shards: Sequence[Shard]) -> dict[str, Totals | None]:
+    """What each entry has replaced; ``None`` where some of that is gone."""
+    wanted = {name for entry in lineage for name in entry.segments_from}
+    if not wanted:
+        return dict.fromkeys(lineage.entries, NOTHING)
+    records = {record.name: record for shard in shards for record in shard.records if record.name in wanted}
+    return {
+        entry.entry_id: Totals.of(records[name] for name in entry.segments_from)
+        if all(name in records for name in entry.segments_from)
+        else None
+        for entry in lineage
+    }

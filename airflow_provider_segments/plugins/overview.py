@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from airflow_provider_segments.core.lineage.entries import EntryState, LineageEntry
 from airflow_provider_segments.core.model.config import TableConfig
-from airflow_provider_segments.core.model.segment import SegmentState
 from airflow_provider_segments.core.replacement.forecast import Totals as CoreTotals
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import RefusedError, SegmentsError, TableDroppedError
@@ -102,8 +101,8 @@ def describe_lineage(opened: Opened, name: str, *, offset: int, limit: int) -> T
         entries_total=len(newest),
         entries=_entries(opened, name, facts, newest[offset : offset + limit]),
         storage=Storage(
-            visible=totals(facts.states.get(SegmentState.VISIBLE, NOTHING)),
-            replaced=totals(facts.states.get(SegmentState.OVERSHADOWED, NOTHING)),
+            visible=totals(facts.shown),
+            replaced=totals(facts.hidden),
             rolled_back=totals(facts.rolled_back),
             waiting_bytes=waiting,
         ),

@@ -23,10 +23,12 @@ def assert_true_now(cache: FactsCache, table: Table) -> None:
     facts, seen = cache.get(table.name), table.snapshot()
     assert facts.visible is not None
     assert facts.visible.as_dict() == {"segments": len(seen), "rows": seen.rows, "bytes": seen.bytes}
-    states = [status.state for status in table.segment_states() if status.state is not SegmentState.STANDBY]
-    assert {state: states.count(state) for state in set(states)} == {
-        state: totals.segments for state, totals in facts.states.items() if state is not SegmentState.STANDBY
-    }
+    running = {entry.entry_id for entry in table.lineage().in_state(EntryState.IN_PROGRESS)}
+    settled = [status for status in table.segment_states() if status.segment.entry_id not in running]
+    shown = [status.segment for status in settled if status.state is SegmentState.VISIBLE]
+    hidden = [status.segment for status in settled if status.state is not SegmentState.VISIBLE]
+    assert (facts.shown.segments, facts.hidden.segments) == (len(shown), len(hidden))
+    assert facts.hidden.bytes == sum(segment.bytes for segment in hidden)
     if facts.latest is not None:
         assert facts.latest == table.resolve_entry("latest")
 
