@@ -134,6 +134,10 @@ class UpsertRefusedError(RefusedError):
     """A version of an upsert table cannot be published, read or gone back to. Nothing was changed."""
 
 
+class RegionsDivergedError(SegmentsError):
+    """Two regions were compared, and hold different rows that lag does not explain. The comparison itself succeeded."""
+
+
 class InvalidLockRequestError(SegmentsError, ValueError):
     """A lock or allocation request that makes no sense, whatever the box holds."""
 

@@ -23,6 +23,7 @@ def get_provider_info() -> dict[str, Any]:
             _modules(
                 "operators.build",
                 "operators.compact",
+                "operators.compare_regions",
                 "operators.config",
                 "operators.deletion",
                 "operators.heartbeat",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from urllib.parse import urlparse
 
@@ -147,6 +148,14 @@ def read_files(
 ) -> DataFrame:
     """All rows of those objects of ``snapshot`` whose keys are given. The caller holds the snapshot's lease."""
     return _read(spark, snapshot.only(keys), schema, config, None, None)
+
+
+def read_newest_rows(spark: SparkSession, snapshot: Snapshot, schema: StructType, config: TableConfig) -> DataFrame:
+    """The newest row of each key of an upsert table at the snapshot's mark, delete records too, with all columns of
+    ``schema``. The caller holds the snapshot's lease."""
+    assert config.upsert is not None
+    with_deletes = replace(config, upsert=replace(config.upsert, deletes=None))
+    return _read(spark, snapshot, schema, with_deletes, None, None)
 
 
 def _rows(

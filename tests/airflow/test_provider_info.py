@@ -100,8 +100,9 @@ print("RESULT", early, late, sorted(bag.dags))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     dags = [
-        "segments_append", "segments_compaction", "segments_consistent_push", "segments_heartbeat",
-        "segments_ledger_deletion", "segments_retention", "segments_rollback", "segments_unrevert", "segments_upsert",
+        "segments_append", "segments_compaction", "segments_compare_regions", "segments_consistent_push",
+        "segments_heartbeat", "segments_ledger_deletion", "segments_retention", "segments_rollback",
+        "segments_unrevert", "segments_upsert",
     ]  # fmt: skip
     assert result == f"RESULT [] [] {dags}"
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
 
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import UpsertRefusedError
+from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.operators.metrics import gauge_heartbeats
 from airflow_provider_segments.sensors.replication import HeartbeatLagSensor
 from airflow_provider_segments.triggers.replication import HeartbeatLagTrigger, judge_lag
@@ -50,6 +53,31 @@ def test_dag_writes_heartbeats_that_ingestion_takes(run_dag: RunDag, regions: Ta
     ingest_to_barriers(UpsertIngestor(regions, cache=tmp_path / "cache"), events)
     lags = judge_lag(regions, ["eu"], 600_000)
     assert lags is not None and lags["lags"]["eu"] < 600_000
+
+
+def test_dag_compares_two_regions_and_fails_when_a_key_differs(
+    run_dag: RunDag,
+    store: SegmentStore,
+    regions: Table,
+    connection: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extra = {"storage_uri": (tmp_path / "other").as_uri(), "cluster": f"other_{regions.name}"}
+    described = {**connection, "extra": {**connection["extra"], **extra}}
+    monkeypatch.setenv("AIRFLOW_CONN_SEGMENTS_OTHER", json.dumps(described))
+    conf = {"table": regions.name, "other_conn_id": "segments_other"}
+    with SegmentsHook("segments_other").get_conn() as other:
+        other.apply_config(region_config(regions.name))
+        for table, values in ((regions, ("x", "y")), (other.table(regions.name), ("x", "ALTERED"))):
+            log = Log("eu")
+            for key, value in zip("ab", values, strict=True):
+                log.event(key, value)
+            log.beat(60_000)
+            ingest_to_barriers(UpsertIngestor(table, cache=tmp_path / table.store.paths.cluster), arrow(log.rows))
+    done = run_dag(dags()["segments_compare_regions"], conf)
+    assert done.state == "failed", states(done)
+    assert store.table(f"{regions.name}_findings").snapshot().rows == 2, "the key, and the digest of its source"
 
 
 def test_metrics_tell_the_lag_of_each_region(regions: Table, tmp_path: Path, metrics: MetricsBackend) -> None:

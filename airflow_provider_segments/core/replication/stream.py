@@ -122,5 +122,25 @@ def checkpoint(stream: VersionStream, region: str, time_ms: int, *, floor: int, 
     return at.version
 
 
+def differing_digests(a: VersionStream, b: VersionStream) -> dict[str, TakenHeartbeat]:
+    """The source partitions whose events did not reach both tables alike, and the heartbeat at which that shows.
+
+    Compared are the own source partitions of each region, at the newest heartbeat that both tables have taken in all of
+    them. Digests that do not begin at the same offset say nothing.
+    """
+    found: dict[str, TakenHeartbeat] = {}
+    for region in sorted({*a.last()} & {*b.last()}):
+        known = {one.mark: one for one in b.taken(region) if not one.missing}
+        both = [(one, known[one.mark]) for one in a.taken(region) if not one.missing and one.mark in known]
+        if both:
+            at, other = both[-1]
+            mine, theirs = a.digests_at(at.version), b.digests_at(other.version)
+            for source in sorted({*mine} & {*theirs}):
+                own = source.rpartition("/")[0] == region
+                if own and mine[source].first == theirs[source].first and mine[source] != theirs[source]:
+                    found[source] = at
+    return found
+
+
 def _refused(rule: str, detail: str, table: str, hint: str = "") -> UpsertRefusedError:
     return UpsertRefusedError(rule, f"there is no checkpoint to read: {detail}", table=table, hint=hint)
