@@ -111,6 +111,14 @@ def comparison_value(text: str) -> int:
     return int(text)
 
 
+def source_folder(text: str) -> tuple[str, str]:
+    """Argument type: a region and the folder of its events."""
+    region, equals, folder = text.partition("=")
+    if not (region and equals and folder):
+        raise argparse.ArgumentTypeError(f"{text!r} is not REGION=FOLDER")
+    return region, folder
+
+
 def port(text: str) -> int:
     """Argument type: a TCP port."""
     if not 0 < (found := whole(text)) < 65_536:
@@ -475,6 +483,27 @@ COMMANDS: tuple[Command | Group, ...] = (
         (_TABLE,),
         "Show when each region of an upsert table was last heard. The lag grows with the clock as long as no heartbeat "
         "comes, also when ingestion is what has ended.",
+    ),
+    Command(
+        "repair",
+        "Write rows to their sources again that another region lacks or has altered",
+        "replication:repair",
+        (
+            _TABLE,
+            _argument(
+                "--source",
+                metavar="REGION=FOLDER",
+                action="append",
+                type=source_folder,
+                default=[],
+                help="where a region's events arrive as Parquet files; once for each region",
+            ),
+            _argument("--findings", metavar="TABLE", help="the table of findings (default: <TABLE>_findings)"),
+            _flag("--apply", help="write them; without it, only say what would be written"),
+        ),
+        "Write rows of this region's table to their sources again, as events at later offsets: those of keys that a "
+        "comparison found to be missing or different in the other region. Nobody else may add files meanwhile. Both "
+        "regions ingest the events, and the next comparison says healed.",
     ),
     Command(
         "checkpoint",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from airflow_provider_segments.cli.output import Cell, age
 from airflow_provider_segments.cli.run import Call
 from airflow_provider_segments.core.replication.heartbeat import Lag
 from airflow_provider_segments.core.upsert.lag import heartbeat_lags
 from airflow_provider_segments.core.upsert.record import require_record
+from airflow_provider_segments.text import count
 
 
 def heartbeats(call: Call) -> None:
@@ -34,6 +37,31 @@ def checkpoint(call: Call) -> None:
         call.out.document({"table": table.name, "region": call.args.region, "version": version})
     else:
         call.out.line(str(version))
+
+
+def repair(call: Call) -> None:
+    """``segments repair TABLE --source REGION=FOLDER [--apply]``"""
+    from airflow_provider_segments.upsert.repair import plan_repair
+
+    table = call.store.table(call.args.table)
+    plan = plan_repair(table, call.store.table(call.args.findings or f"{table.name}_findings"))
+    folders = {region: Path(folder) for region, folder in call.args.source}
+    if call.args.apply:
+        plan.write(folders)
+    if call.out.as_json:
+        keys = {name: getattr(plan, name) for name in ("keys", "elsewhere", "gone")}
+        call.out.document({"table": table.name, "applied": call.args.apply, **keys})
+        return
+    done = "were written again" if call.args.apply else "would be written again; nothing was changed (--apply writes)"
+    call.out.line(f"{count(len(plan.keys), 'row')} of table {table.name} {done}")
+    for key in plan.keys:
+        call.out.line(f"  {key}")
+    if plan.elsewhere:
+        call.out.line(
+            f"{count(len(plan.elsewhere), 'key')} must be repaired from the other region, which has newer rows"
+        )
+    if plan.gone:
+        call.out.line(f"{count(len(plan.gone), 'key')} changed here since the comparison; compare again")
 
 
 def _state(lag: Lag) -> Cell:

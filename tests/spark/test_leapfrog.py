@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_provider_segments.cli.main import main as segments
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.spark.leapfrog import compare_regions, findings_table
@@ -190,6 +192,49 @@ def test_each_kind_of_difference_is_named_and_healed_by_a_later_event(
     second = compare_regions(spark, a, b, findings)
     assert second.counts == {"digest": 1, "healed": 4}, "the digest still says that not the same was read"
     assert compare_regions(spark, a, b, findings).counts == {"digest": 1}
+
+
+def test_a_repair_writes_rows_again_and_the_next_comparison_says_healed(
+    spark: SparkSession,
+    stores: tuple[SegmentStore, SegmentStore],
+    tmp_path: Path,
+    zk_hosts: str,
+    cluster: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By the command line: a dry run writes nothing; what is written heals an altered, a lost and a deleted key."""
+    a, b = make(stores, regions=["eu"])
+    folder = tmp_path / "eu"
+    log = Log("eu")
+    for key in ("altered", "deleted", "same"):
+        log.event(key, "x")
+    log.event("deleted", None, time=2)
+    log.event("lost", "x")
+    log.beat(MINUTE)
+    folder.mkdir()
+    pyarrow.parquet.write_table(arrow(log.rows), folder / "0.parquet")
+    broken = [{**log.rows[0], "v": "ALTERED"}, *log.rows[1:3], log.rows[5]]
+    feeds = {table: UpsertIngestor(table, cache=tmp_path / table.store.paths.cluster) for table in (a, b)}
+    ingest_to_barriers(feeds[a], arrow(log.rows))
+    ingest_to_barriers(feeds[b], arrow(broken))
+    findings = findings_table(a.store, "t_findings")
+    assert compare_regions(spark, a, b, findings).counts == {"digest": 1, "mismatch": 2, "missing in b": 1}
+    where = ["--zookeeper", zk_hosts, "--cluster", f"{cluster}_a", "--storage", (tmp_path / "a").as_uri()]
+    assert segments(["repair", "t", "--source", f"eu={folder}", *where]) == 0
+    assert "3 rows of table t would be written again" in capsys.readouterr().out
+    assert len(list(folder.glob("*.parquet"))) == 1
+    assert segments(["repair", "t", "--apply", *where]) == 1
+    assert "its source is not given" in capsys.readouterr().err
+    assert segments(["repair", "t", "--source", f"eu={folder}", "--apply", *where]) == 0
+    [added] = folder.glob("repair-*.parquet")
+    for ingestor in feeds.values():
+        ingest_to_barriers(ingestor, pyarrow.parquet.read_table(added))
+    assert sorted((row["k"], row["v"]) for row in read_rows(b).to_pylist()) == [
+        ("altered", "x"),
+        ("lost", "x"),
+        ("same", "x"),
+    ]
+    assert compare_regions(spark, a, b, findings).counts == {"digest": 1, "healed": 3}
 
 
 def test_what_one_has_not_read_yet_is_undecided_and_then_found(
