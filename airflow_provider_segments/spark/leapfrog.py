@@ -30,7 +30,6 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import parse_time
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
-from airflow_provider_segments.core.replication.heartbeat import TakenHeartbeat
 from airflow_provider_segments.core.replication.leapfrog import (
     Kind,
     LastRow,
@@ -39,7 +38,7 @@ from airflow_provider_segments.core.replication.leapfrog import (
     judge,
     lag_behind,
 )
-from airflow_provider_segments.core.replication.stream import VersionStream, differing_digests
+from airflow_provider_segments.core.replication.stream import DigestDifference, VersionStream, differing_digests
 from airflow_provider_segments.core.replication.vectors import Vector, covers, merge
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import SegmentStore, Table
@@ -59,7 +58,7 @@ _LOG = logging.getLogger(__name__)
 
 _FINDING = (
     "kind STRING, key STRING, winner STRING, time_a BIGINT, region_a STRING, partition_a INT, offset_a BIGINT, "
-    "time_b BIGINT, region_b STRING, partition_b INT, offset_b BIGINT"
+    "time_b BIGINT, region_b STRING, partition_b INT, offset_b BIGINT, difference STRING"
 )
 
 
@@ -104,6 +103,7 @@ def compare_regions(
     if not (len(a.taken) and len(b.taken)):
         raise InvalidConfigError(f"table {table_a.name!r} has no rows in one of the regions, and so no schema there")
     digests = differing_digests(a.record.stream or VersionStream(), b.record.stream or VersionStream())
+    digests = _new_differences(spark, findings, digests)
     lag_a, lag_b = lag_behind(a.positions, b.positions), lag_behind(b.positions, a.positions)
     judged = _judged(a, b, upsert).persist(StorageLevel.MEMORY_AND_DISK)
     try:
@@ -290,12 +290,31 @@ def _ddl(text: str) -> StructType:
     return schema
 
 
-def _digest_rows(spark: SparkSession, digests: Mapping[str, TakenHeartbeat]) -> DataFrame:
+def _new_differences(
+    spark: SparkSession, findings: Table | None, found: Mapping[str, DigestDifference]
+) -> dict[str, DigestDifference]:
+    """The differences that were not reported yet. An event that was lost once stays lost, and its difference the same:
+    it is told once, and the next one again."""
+    told: dict[str, str] = {}
+    if findings is not None and found and len(findings.snapshot()):
+        rows = read_table(spark, findings.store, findings.name).filter(F.col("kind") == Kind.DIGEST)
+        told = {row["key"]: row["difference"] for row in rows.orderBy("found_ms").collect()}
+    return {source: one for source, one in found.items() if one.difference != told.get(source)}
+
+
+def _digest_rows(spark: SparkSession, digests: Mapping[str, DigestDifference]) -> DataFrame:
     """A finding for each source partition whose digests differ, with the time of the heartbeat that shows it."""
     schema = _ddl(_FINDING)
     empty = dict.fromkeys(schema.names)
     rows = [
-        {**empty, "kind": str(Kind.DIGEST), "key": source, "time_a": one.time_ms} for source, one in digests.items()
+        {
+            **empty,
+            "kind": str(Kind.DIGEST),
+            "key": source,
+            "time_a": one.heartbeat.time_ms,
+            "difference": one.difference,
+        }
+        for source, one in digests.items()
     ]
     return spark.createDataFrame([tuple(row.values()) for row in rows], schema)
 

@@ -109,7 +109,9 @@ def test_digests_are_compared_at_the_newest_heartbeat_that_both_have_taken() -> 
     assert differing_digests(stream(3, 4), stream(3, 4)) == {}
     assert differing_digests(stream(3, 4, 1), stream(3, 4)) == {}, "what one has not taken yet is not compared"
     lost = differing_digests(stream(3, 4), stream(3, 3))
-    assert {source: one.time_ms for source, one in lost.items()} == {"eu/0": 20}
+    assert {source: one.heartbeat.time_ms for source, one in lost.items()} == {"eu/0": 20}
+    again = differing_digests(stream(3, 4, 5), stream(3, 3, 5))
+    assert again["eu/0"].difference == lost["eu/0"].difference == f"+1 {1:032x}", "nothing new was lost"
     assert differing_digests(stream(3, 5), stream(3, 4, first=7)) == {}, "digests of another beginning say nothing"
 
 

@@ -18,7 +18,7 @@ from airflow_provider_segments.spark.leapfrog import compare_regions, findings_t
 from airflow_provider_segments.spark.read import read_table
 from airflow_provider_segments.upsert.barriers import ingest_to_barriers
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
-from airflow_provider_segments.upsert.floor import raise_cutoff
+from airflow_provider_segments.upsert.expiry import expire
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.reading import read_rows
 from airflow_provider_segments.upsert.rollback import roll_back
@@ -190,8 +190,8 @@ def test_each_kind_of_difference_is_named_and_healed_by_a_later_event(
     for table in (a, b):
         ingest_to_barriers(UpsertIngestor(table, cache=tmp_path / table.store.paths.cluster), arrow(later.rows))
     second = compare_regions(spark, a, b, findings)
-    assert second.counts == {"digest": 1, "healed": 4}, "the digest still says that not the same was read"
-    assert compare_regions(spark, a, b, findings).counts == {"digest": 1}
+    assert second.counts == {"healed": 4}, "that not the same was read was told before"
+    assert compare_regions(spark, a, b, findings).counts == {}
 
 
 def test_a_repair_writes_rows_again_and_the_next_comparison_says_healed(
@@ -234,7 +234,8 @@ def test_a_repair_writes_rows_again_and_the_next_comparison_says_healed(
         ("lost", "x"),
         ("same", "x"),
     ]
-    assert compare_regions(spark, a, b, findings).counts == {"digest": 1, "healed": 3}
+    healed = compare_regions(spark, a, b, findings)
+    assert healed.counts == {"healed": 3} and not healed.has_diverged
 
 
 def test_what_one_has_not_read_yet_is_undecided_and_then_found(
@@ -271,7 +272,7 @@ def test_merged_rows_are_decided_by_the_positions_of_their_versions(
     us.beat(MINUTE)
     ingest_to_barriers(both[1], arrow(us.rows[1:]))
     assert compare_regions(spark, a, b).counts == {"mismatch": 1}, "b has read past the event that it lost"
-    raise_cutoff(b.context, 1)
+    expire(b, 1)
     with pytest.raises(InvalidConfigError, match="merges rows and has a cutoff"):
         compare_regions(spark, a, b)
 
@@ -284,7 +285,7 @@ def test_keys_below_the_greater_cutoff_are_not_judged(
     log.event("a", "old", time=1)
     log.event("b", "new", time=9)
     ingest_to_barriers(UpsertIngestor(a, cache=tmp_path / "a cache"), arrow(log.rows))
-    raise_cutoff(b.context, 5)
+    expire(b, 5)
     ingest_to_barriers(UpsertIngestor(b, cache=tmp_path / "b cache"), arrow(log.rows))
     assert read_rows(b).num_rows == 1
     assert compare_regions(spark, a, b).counts == {}

@@ -9,6 +9,7 @@ one of them has lost, doubled or altered an event on its way in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,6 +35,19 @@ class Digest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     def followed_by(self, later: Digest) -> Digest:
         """The digest of these events and the ``later`` ones."""
         return Digest.of(self.first, self.count + later.count, int(self.sum, 16) + int(later.sum, 16))
+
+    def less(self, other: Digest) -> str:
+        """The difference between both, which stays the same while the same events are read on both sides: how many
+        events more, and the hash sum of what only one side has read."""
+        total = (int(self.sum, 16) - int(other.sum, 16)) % _HASHES
+        return f"{self.count - other.count:+d} {total:032x}"
+
+
+class DigestDifference(NamedTuple):
+    """Two digests of one source partition differ at ``heartbeat``, by ``difference``: see :meth:`Digest.less`."""
+
+    heartbeat: TakenHeartbeat
+    difference: str
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -122,13 +136,13 @@ def checkpoint(stream: VersionStream, region: str, time_ms: int, *, floor: int, 
     return at.version
 
 
-def differing_digests(a: VersionStream, b: VersionStream) -> dict[str, TakenHeartbeat]:
-    """The source partitions whose events did not reach both tables alike, and the heartbeat at which that shows.
+def differing_digests(a: VersionStream, b: VersionStream) -> dict[str, DigestDifference]:
+    """The source partitions whose events did not reach both tables alike.
 
     Compared are the own source partitions of each region, at the newest heartbeat that both tables have taken in all of
     them. Digests that do not begin at the same offset say nothing.
     """
-    found: dict[str, TakenHeartbeat] = {}
+    found: dict[str, DigestDifference] = {}
     for region in sorted({*a.last()} & {*b.last()}):
         known = {one.mark: one for one in b.taken(region) if not one.missing}
         both = [(one, known[one.mark]) for one in a.taken(region) if not one.missing and one.mark in known]
@@ -138,7 +152,7 @@ def differing_digests(a: VersionStream, b: VersionStream) -> dict[str, TakenHear
             for source in sorted({*mine} & {*theirs}):
                 own = source.rpartition("/")[0] == region
                 if own and mine[source].first == theirs[source].first and mine[source] != theirs[source]:
-                    found[source] = at
+                    found[source] = DigestDifference(at, mine[source].less(theirs[source]))
     return found
 
 
