@@ -1,24 +1,29 @@
-"""Ingestion and compaction are killed at each of their writes: right before it is sent, and right after it landed.
+"""Ingestion, compaction and expiry are killed at each of their writes, of metadata and of objects: right before it is
+sent, and right after it landed.
 
 A child process ends itself there. Afterwards readers see the table without the batch, or with it, and the same work
-once more brings it to where one run would have.
+once more brings it to where one run would have. In the end storage holds exactly what is registered.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_segments.clock import system_now_ms
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
+from airflow_provider_segments.upsert.expiry import expire
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.owner import own_key_partitions
 from airflow_provider_segments.upsert.reading import read_rows
 from tests.support.children import dies
+from tests.support.owned import drain, expected_keys, keys_in
 from tests.support.sessions import DyingSession, settings
-from tests.support.tables import on_session
+from tests.support.tables import HOUR_MS, HandClock, on_clock, on_session
 from tests.upsert.world import Event, newest, to_arrow, upsert_config
 
 FIRST = [Event(1, 0, at, f"k{at}", f"a{at}", False) for at in range(6)]
@@ -30,6 +35,36 @@ def rows_of(table: Table) -> dict[str, str]:
     rows = [(row["k"], row["v"]) for row in read_rows(table).to_pylist()]
     assert len({key for key, _ in rows}) == len(rows), f"two rows of a key: {rows}"
     return dict(rows)
+
+
+def dying_table(store: SegmentStore, name: str, at: int, *, landed: bool) -> Table:
+    """The table through a session and a storage that end the process at the ``at``-th write of either."""
+    session = DyingSession.connect(settings(store.session.settings.hosts))
+    opened = on_session(store, session).table(name)
+    put = type(opened.storage).put_file
+
+    def put_file(*arguments: Any, **options: Any) -> Any:
+        session.writes += 1
+        session.before()
+        done = put(*arguments, **options)
+        session.after()
+        return done
+
+    type(opened.storage).put_file = put_file  # type: ignore[method-assign] # this process ends with the test's step
+    session.at, session.landed, session.writes = at, landed, 0
+    return opened
+
+
+def assert_in_step(store: SegmentStore, name: str) -> None:
+    """Once clean-up has done its work, storage holds exactly what is registered."""
+    hand = HandClock(system_now_ms())
+    timed = on_clock(store, hand.clock())
+    table = timed.table(name)
+    for _ in range(3):
+        hand.advance(30 * HOUR_MS)
+        table.cleanup()
+        drain(timed, hand)
+    assert keys_in(table.storage, table) == expected_keys(table)[0]
 
 
 def assert_ingested_once(table: Table, cache: Path) -> None:
@@ -53,14 +88,12 @@ def test_ingestion_that_is_killed_at_any_write_counts_every_event_once(
         UpsertIngestor(table, cache=cache).ingest(to_arrow(FIRST))
 
         def work(number: int = at, folder: Path = cache) -> None:
-            session = DyingSession.connect(settings(store.session.settings.hosts))
-            opened = on_session(store, session).table(f"t{number}")
-            ingestor = UpsertIngestor(opened, cache=folder)
-            session.at, session.landed, session.writes = number, landed, 0
-            ingestor.ingest(to_arrow(SECOND))
+            opened = dying_table(store, f"t{number}", number, landed=landed)
+            UpsertIngestor(opened, cache=folder).ingest(to_arrow(SECOND))
 
         killed = dies(work)
         assert_ingested_once(table, cache)
+        assert_in_step(store, f"t{at}")
         if not killed:
             assert at > 4
             return
@@ -79,15 +112,35 @@ def test_a_compaction_that_is_killed_at_any_write_changes_nothing_that_is_seen(
         before = rows_of(table)
 
         def work(number: int = at) -> None:
-            session = DyingSession.connect(settings(store.session.settings.hosts))
-            session.at, session.landed = number, landed
-            UpsertCompactor(on_session(store, session).table(f"t{number}")).run(floor=2)
+            UpsertCompactor(dying_table(store, f"t{number}", number, landed=landed)).run(floor=2)
 
         killed = dies(work)
         assert rows_of(table) == before
         UpsertCompactor(table).run(floor=2)
         assert rows_of(table) == before
         assert sum(segment.rows for segment in table.snapshot().segments) == len(newest(FIRST))  # a tombstone stays
+        assert_in_step(store, f"t{at}")
+        if not killed:
+            assert at > 4
+            return
+    pytest.fail(f"more than {MOST_WRITES} writes")
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_an_expiry_that_is_killed_at_any_write_ends_all_old_rows_or_none(
+    store: SegmentStore, tmp_path: Path, landed: bool
+) -> None:
+    for at in range(1, MOST_WRITES):
+        store.apply_config(upsert_config(f"t{at}"))
+        table = store.table(f"t{at}")
+        for batch in (FIRST, SECOND):
+            UpsertIngestor(table, cache=tmp_path / str(at)).ingest(to_arrow(batch))
+        killed = dies(lambda number=at: expire(dying_table(store, f"t{number}", number, landed=landed), 2))  # type: ignore[misc]
+        assert rows_of(table) in (newest([*FIRST, *SECOND]), newest([*FIRST, *SECOND], 2))
+        expire(table, 2)
+        assert rows_of(table) == newest([*FIRST, *SECOND], 2)
+        assert require_record(table.lineage()).clock == 3
+        assert_in_step(store, f"t{at}")
         if not killed:
             assert at > 4
             return
