@@ -28,6 +28,7 @@ from airflow_provider_segments.core.model.segment import Segment, StagedSegment
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.replication.heartbeat import TakenHeartbeat
+from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.core.upsert.record import (
     EventCounts,
@@ -50,7 +51,7 @@ from airflow_provider_segments.upsert.key_store import KeyStore, default_root
 from airflow_provider_segments.upsert.keys import key_partitions
 from airflow_provider_segments.upsert.partial import AT, WINNER, Chains, chains, merged
 from airflow_provider_segments.upsert.partitions import KeyPartitions, segment_events
-from airflow_provider_segments.upsert.reading import read_segment
+from airflow_provider_segments.upsert.reading import read_rows_at
 from airflow_provider_segments.upsert.rejects import SortedOut, sort_out
 from airflow_provider_segments.upsert.resolve import Resolution, resolve
 from airflow_provider_segments.upsert.source_read import SourceRead, without_heartbeats
@@ -171,14 +172,16 @@ class UpsertIngestor:
         :mod:`.barriers` finds them. Raises :class:`SourceDataError`, what ``start``, ``stage``
         and ``end`` raise, and storage errors; then nothing is published.
         """
-        record = require_record(self.table.lineage())
         rows = None if events is None else without_heartbeats(events)
         sorted_out = sort_out(rows, self.config) if rows is not None and rows.num_rows else None
         if sorted_out is not None and sorted_out.rejected.num_rows and self.on_rejected is not None:
             self.on_rejected(sorted_out.rejected)
         read = None if events is None else SourceRead.of(events, self.upsert, heartbeats)
-        if (read is None or not read.ends) and not waiting_bulks(self.table.lineage(), record):
-            return IngestedBatch(record.clock)
+        if read is None or not read.ends:
+            lineage = self.table.lineage()
+            record = require_record(lineage)
+            if not waiting_bulks(lineage, record):
+                return IngestedBatch(record.clock)
         identity = f"{IDENTITY}{self.name}/{self.table.store.clock.new_id()}"
         entry_id = self.table.start((), identity=identity, locks=self.locks).entry_id
         try:
@@ -321,8 +324,7 @@ class _Batch:
                 needed = {part.names[number] for number in numpy.unique(of_winners.segment)} - {""}
                 if not needed <= found.keys():
                     return False
-                whole = {name: read_segment(*found[name], None) for name in needed}
-                part.rows = self._merged(part, of_winners, whole)
+                part.rows = self._merged(part, of_winners, found)
         return True
 
     def _chains(self, part: _Resolved) -> Chains:
@@ -336,15 +338,20 @@ class _Batch:
         winners = part.found.winners
         return chains(part.events, part.holders, winners[own[winners]], is_whole)
 
-    def _merged(self, part: _Resolved, of_winners: Chains, whole: Mapping[str, pyarrow.Table]) -> pyarrow.Table | None:
+    def _merged(
+        self, part: _Resolved, of_winners: Chains, segments: Mapping[str, tuple[Snapshot, Segment]]
+    ) -> pyarrow.Table | None:
         assert self.rows is not None
         if not len(of_winners.row):
             return None
         pieces: list[pyarrow.Table] = []
         for number in numpy.unique(of_winners.segment):
             here = numpy.flatnonzero(of_winners.segment == number)
-            rows = self.rows if number == part.unwritten else whole[part.names[number]]
-            taken = rows.take(pyarrow.array(of_winners.row[here]))
+            numbers = of_winners.row[here]
+            if number == part.unwritten:
+                taken = self.rows.take(pyarrow.array(numbers))
+            else:
+                taken = read_rows_at(*segments[part.names[number]], numbers)
             taken = taken.append_column(WINNER, pyarrow.array(of_winners.winner[here]))
             pieces.append(taken.append_column(AT, pyarrow.array(here)))
         return merged(pyarrow.concat_tables(pieces, promote_options="permissive"), self.ingestor.upsert)

@@ -4,7 +4,7 @@ It is a cache. Every manifest names the head (entry and generation) that it was 
 head; every run is verified against its checksum when it is opened. Where either does not fit, the store is empty, and
 whoever asks rebuilds it from the table. Runs are written once, so a retry, a refused publish or a rollback finds the
 older manifest and loses nothing. Disk: 46 bytes a key and as much again while runs are merged; memory: the runs are
-mapped, not read.
+mapped, not read, but for small ones that were just written.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ MERGE_SHARE = 0.25
 """Runs are merged when all but the largest have this share of its rows: about a microsecond a row."""
 
 _BLOCK = 1 << 20
+_KEPT_ROWS = 1 << 14
+"""A run of at most so many rows stays in memory as it was written (0.7 MB): mapping it costs more than writing it."""
 
 
 class KeyStore(Protocol):
@@ -164,7 +166,7 @@ class SortedRuns:
         with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_file(file, batch.schema) as writer:
             writer.write_batch(batch)
         run = _Run(path.name, len(rows), _crc32(path))
-        self._opened[run.file] = self._map(run)
+        self._opened[run.file] = rows if len(rows) <= _KEPT_ROWS else self._map(run)
         return run
 
     def _verified(self, run: _Run) -> IngestionUpsertEvents:

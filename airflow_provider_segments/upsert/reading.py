@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
@@ -15,6 +16,7 @@ from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.core.upsert.view import segment_versions
 from airflow_provider_segments.exceptions import SnapshotRefusedError, SourceDataError
 from airflow_provider_segments.upsert.columns import SOURCE_COLUMNS, VALID_FROM, VALID_UNTIL
+from airflow_provider_segments.upsert.events import Column
 from airflow_provider_segments.upsert.validity import NO_ENDS, RowEnds, ends_by_segment
 
 if TYPE_CHECKING:
@@ -106,6 +108,23 @@ def read_ends(taken: Snapshot, names: Collection[str] | None = None) -> dict[str
 def read_segment(taken: Snapshot, segment: Segment, columns: Sequence[str] | None) -> pyarrow.Table:
     """All rows of one segment of the snapshot, valid or not, in the file's order."""
     return _parquet(taken, segment, columns)
+
+
+def read_rows_at(taken: Snapshot, segment: Segment, rows: Column) -> pyarrow.Table:
+    """The rows with these numbers, in this order. Only the row groups that they are in are read, one at a time."""
+    with taken.store_of(segment.tiered).open(segment.key) as file:
+        opened = pyarrow.parquet.ParquetFile(file)
+        sizes = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
+        begins = numpy.cumsum([0, *sizes])
+        group_of = numpy.searchsorted(begins, rows, side="right") - 1
+        groups = numpy.unique(group_of)
+        parts = [
+            opened.read_row_group(number).take(pyarrow.array(rows[group_of == number] - begins[number]))
+            for number in groups.tolist()
+        ]
+    order = numpy.concatenate([numpy.flatnonzero(group_of == number) for number in groups])
+    found = pyarrow.concat_tables(parts).take(pyarrow.array(numpy.argsort(order)))
+    return found.replace_schema_metadata(None)
 
 
 def _parquet(taken: Snapshot, segment: Segment, columns: Sequence[str] | None) -> pyarrow.Table:

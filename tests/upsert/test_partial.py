@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import SourceDataError
+from airflow_provider_segments.upsert import writing
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.partial import AT, WINNER, merged
@@ -184,6 +185,22 @@ def push_whole(table: Table, rows: list[dict[str, Any]]) -> None:
     entry_id = table.start().entry_id
     stage_bulk(table, entry_id, pyarrow.Table.from_pylist(rows, schema=SCHEMA).drop_columns(["$partition", "$offset"]))
     table.end(entry_id)
+
+
+def test_old_rows_are_found_in_whatever_row_group_they_are(
+    partial_table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "ROW_GROUP_ROWS", 3)
+    ingestor = UpsertIngestor(partial_table, cache=tmp_path)
+    names = [f"k{at}" for at in range(40)]
+    for time in (1, 2):
+        keys = names if time == 1 else names[::-3]
+        rows = [as_row(Update(key, time, int(key[1:]), None, False), time * 100 + at) for at, key in enumerate(keys)]
+        ingestor.ingest(pyarrow.Table.from_pylist(rows, SCHEMA))
+    with partial_table.snapshot(mark=1) as taken:
+        assert max(segment.rows for segment in taken.segments) > 6
+    read = {row["k"]: row["total"] for row in read_rows(partial_table).to_pylist()}
+    assert read == {key: int(key[1:]) * (2 if key in names[::-3] else 1) for key in names}
 
 
 @pytest.mark.parametrize(
