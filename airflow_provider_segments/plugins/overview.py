@@ -31,7 +31,6 @@ from airflow_provider_segments.plugins.upserts import upsert_state
 MOST_NAMES = 100
 """Names of segments that the page lists of an entry."""
 
-SORTS = ("name", "rows", "bytes", "since_ms")
 
 
 @dataclass(frozen=True, slots=True)
