@@ -32,7 +32,6 @@ MOST_NAMES = 100
 """Names of segments that the page lists of an entry."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A connection of the page: its settings, its store, and what is known of the tables."""
