@@ -156,28 +156,30 @@ def large_table(chance: random.Random) -> tuple[Model, dict[str, Actor]]:
     }
 
 
-def walks(seeds: range) -> Counter[str]:
-    """So many walks; returns how many steps each actor has made."""
+def walks(seeds: range) -> tuple[Counter[str], int]:
+    """So many walks; returns how many steps each actor has made, and how often a mark was compared."""
     taken: Counter[str] = Counter()
+    checks = 0
     for seed in seeds:
         chance = random.Random(seed)
         world, actors = large_table(chance)
         found = walk(model.start(), actors, world.violation, chance, taken)
         assert found.violation is None, f"seed {seed}: {found}"
-    return taken
+        checks += world.checks
+    print(f"{sum(taken.values()):,} steps, {checks:,} checks of a table at a mark; {dict(taken)}")
+    return taken, checks
 
 
 def test_random_histories_of_a_larger_table_show_at_every_mark_what_they_must() -> None:
-    taken = walks(range(60))
-    print(sum(taken.values()), dict(taken))
+    taken, _ = walks(range(60))
     assert taken.keys() == large_table(random.Random(0))[1].keys()
 
 
 @pytest.mark.slow
 def test_very_many_random_histories_of_a_larger_table_show_what_they_must() -> None:
-    taken = walks(range(1_000, 4_000))
-    print(sum(taken.values()), dict(taken))
+    taken, checks = walks(range(1_000, 4_000))
     assert sum(taken.values()) > 150_000
+    assert checks > 100_000
 
 
 # --- the guards

@@ -211,6 +211,7 @@ class Model:
         self.sources = sources
         self.keep_versions = keep_versions
         self.off = frozenset(off)
+        self.checks = 0
         self._memory: dict[Any, Any] = {}
 
     def _once(self, key: Any, work: Callable[[], T]) -> T:
@@ -232,6 +233,7 @@ class Model:
                 record.check_mark(mark, TABLE)
             except UpsertRefusedError:
                 continue
+            self.checks += 1
             cutoff = record.cutoff_at(mark) if mark >= record.floor else NO_CUTOFF
             if problem := self._wrong(world, world.lineage, record, contents[mark], mark, cutoff):
                 return problem
