@@ -37,7 +37,7 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import Table
-from airflow_provider_segments.exceptions import NeedsSparkError
+from airflow_provider_segments.exceptions import NeedsSparkError, SegmentsError
 from airflow_provider_segments.local.csv import CsvOptions, read_csv, times_of_text, typed
 from airflow_provider_segments.local.parquet import read_parquet
 from airflow_provider_segments.local.schema import spark_schema
@@ -86,7 +86,7 @@ def read_source(source: Source, most_bytes: int | None = None) -> pyarrow.Table:
     """All rows of ``source``, in the types that Spark would give them. Raises :class:`NeedsSparkError`."""
     if source.format not in ("csv", "parquet"):
         raise NeedsSparkError(f"input format {source.format!r} is Spark's to read")
-    files = sorted(input_files(source), key=lambda file: file.name)
+    files = _files(source)
     _check_files(files, most_bytes)
     if source.format == "parquet":
         return _together([_read(file, lambda opened: read_parquet(opened, source.options)) for file in files])
@@ -157,6 +157,14 @@ def write_rows(
     return WrittenRows(segments)
 
 
+def _files(source: Source) -> list[InputFile]:
+    """In the order of their names. What cannot be seen from here, executors with other rights may see."""
+    try:
+        return sorted(input_files(source), key=lambda file: file.name)
+    except (OSError, SegmentsError) as error:
+        raise NeedsSparkError(f"the input cannot be seen from here ({type(error).__name__}): {error}") from error
+
+
 def _check_files(files: Sequence[InputFile], most_bytes: int | None) -> None:
     if not files:
         raise NeedsSparkError("no file of the input can be seen from here")
@@ -173,7 +181,7 @@ def _read(file: InputFile, read: Callable[[BinaryIO], pyarrow.Table]) -> pyarrow
     try:
         with file.open() as opened:
             return read(opened)
-    except NeedsSparkError as error:
+    except (OSError, SegmentsError) as error:
         raise NeedsSparkError(f"{file.name}: {error}") from error
 
 

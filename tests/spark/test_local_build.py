@@ -234,6 +234,7 @@ def test_refusals_are_the_same(
         ("in.json", {}, "format 'json'"),
         ("absent.csv", {}, "no file"),
         ("in.csv.gz", {}, "compressed"),
+        ("gone/in.csv", {}, "cannot be seen from here .FileNotFoundError"),
         ("day=1/in.csv", {}, "folders give columns"),
         ("in.csv", {"password": "geheim"}, "option 'password'"),
         ("in.csv", {"header": "geheim"}, "option 'header'"),
@@ -248,7 +249,10 @@ def test_what_is_not_surely_read_alike_is_left_to_spark(
     entry = table.start().entry_id
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
-    if not name.startswith("absent"):
+    if name.startswith("gone"):
+        path.symlink_to(tmp_path / "nowhere")
+        path = path.parent
+    elif not name.startswith("absent"):
         path.write_text("a\n1\n" * (100 if name.startswith("large") else 1))
     source = Source(str(path), "json" if name.endswith("json") else "csv", options)
     with pytest.raises(NeedsSparkError, match=says) as refused:
