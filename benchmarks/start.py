@@ -167,7 +167,9 @@ def pushes(
     """Print the second table."""
     extra = {"storage_uri": store.storage.uri}
     connection = json.dumps({"conn_type": "segments", "host": hosts, "extra": extra})
-    airflow = Standalone(folder / "airflow", ROOT / "dags", {"AIRFLOW_CONN_SEGMENTS_DEFAULT": connection})
+    first = str(min(sources.items())[1])  # for the run that the schedule makes
+    environment = {"AIRFLOW_CONN_SEGMENTS_DEFAULT": connection, "SEGMENTS_INPUT": first}
+    airflow = Standalone(folder / "airflow", ROOT / "dags", environment)
     lines = []
     try:
         airflow.start()
