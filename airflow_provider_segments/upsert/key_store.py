@@ -26,9 +26,9 @@ from airflow_provider_segments.core.upsert.record import Head
 from airflow_provider_segments.upsert.events import Column, IngestionUpsertEvents
 
 FORMAT = 1
-MAX_RUNS = 8
-MERGE_SHARE = 0.25
-"""Runs are merged when all but the largest have this share of its rows: about a microsecond a row."""
+FAN_IN = 4
+"""So many runs of about one size are merged. A row is merged again a few times, however many keys there are: to merge
+all runs whenever there are many would cost a small batch the time of the whole store."""
 
 _BLOCK = 1 << 20
 _KEPT_ROWS = 1 << 14
@@ -134,10 +134,14 @@ class SortedRuns:
     def prepare(self, head: Head, rows: IngestionUpsertEvents, segments: Sequence[str]) -> None:
         """See :class:`KeyStore`. The present state stays: if the publish is refused, it is still the right one."""
         before = self._manifest
+        rows, segments = _with_new_names(rows, before.segments, segments)
         runs = (self._write(rows), *before.runs) if len(rows) else before.runs
-        if _is_due(runs):
-            merged, segments = _renumbered(self._merged(runs), segments)
-            runs = (self._write(merged),)
+        count = _to_merge(runs)
+        if count:
+            merged = self._merged(runs[:count])
+            if count == len(runs):
+                merged, segments = _renumbered(merged, segments)
+            runs = (self._write(merged), *runs[count:])
         manifest = _Manifest(head.entry_id, head.generation, runs, tuple(segments))
         self._store(manifest)
         self._clear({Head(before.entry_id, before.generation), head})
@@ -210,16 +214,30 @@ def cache_folder(root: Path, table: str, partition: int) -> Path:
     return root / table / f"{partition:03d}"
 
 
+def _with_new_names(
+    rows: IngestionUpsertEvents, known: Sequence[str], segments: Sequence[str]
+) -> tuple[IngestionUpsertEvents, Sequence[str]]:
+    """The rows, and the names that were known before with those of the new ones that the rows need."""
+    new = numpy.unique(rows.segment[rows.segment >= len(known)])
+    codes = numpy.where(rows.segment < len(known), rows.segment, len(known) + numpy.searchsorted(new, rows.segment))
+    return rows.at(codes, rows.row), [*known, *(segments[number] for number in new.tolist())]
+
+
 def _renumbered(rows: IngestionUpsertEvents, segments: Sequence[str]) -> tuple[IngestionUpsertEvents, Sequence[str]]:
     """The same rows without the names that none of them needs."""
     used, codes = numpy.unique(rows.segment, return_inverse=True)
     return rows.at(codes, rows.row), [segments[number] for number in used.tolist()]
 
 
-def _is_due(runs: Sequence[_Run]) -> bool:
-    largest = max((run.rows for run in runs), default=0)
-    others = sum(run.rows for run in runs) - largest
-    return len(runs) > MAX_RUNS or (len(runs) > 1 and others > MERGE_SHARE * largest)
+def _to_merge(runs: Sequence[_Run]) -> int:
+    """How many of the newest runs are to become one; 0 for none. A run of more than twice the rows of all newer ones
+    together stays as it is."""
+    count = total = 0
+    for run in runs:
+        if count and run.rows > 2 * total:
+            break
+        count, total = count + 1, total + run.rows
+    return count if count >= FAN_IN else 0
 
 
 def _positions(rows: IngestionUpsertEvents, high: Column, low: Column) -> tuple[Column, Column]:
