@@ -43,7 +43,7 @@ export function TablePage(props: { conn: string; table: string; known: Connectio
             <Lineage conn={conn} table={table} detail={found} history={history.value} choose={setChosen} />
             <Pages offset={offset} limit={LIMIT} total={found.entries_total} go={setOffset} names={["Newer", "Older"]} />
             {found.table.upsert === null && <Compare conn={conn} table={table} entries={found.entries} />}
-            <SegmentsByTime conn={conn} table={table} entries={found.table.upsert === null ? found.entries : []} />
+            <SegmentsByTime conn={conn} table={table} state={newest} entries={found.table.upsert === null ? found.entries : []} />
             <Folded name="Audit trail">{() => <TableTrail conn={conn} table={table} />}</Folded>
             <Folded name="Config">
               {() => (

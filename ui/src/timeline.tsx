@@ -10,13 +10,14 @@ const HEIGHT = 190;
 const GROUND = 200;
 const ALL: Stretch = { start: null, end: null, asOf: null };
 
-type Props = { conn: string; table: string; entries: EntryRow[] };
+type Props = { conn: string; table: string; state: string; entries: EntryRow[] };
 
-/** Segments as blocks: time from left to right, size as height. A click on one looks at its time only. */
+/** Segments as blocks: time from left to right, size as height. A click on one looks at its time only. They are asked
+ * for anew when `state`, which tells the lineage, is another one. */
 export function SegmentsByTime(props: Props): React.ReactElement {
   const { conn, table } = props;
   const [stretch, setStretch] = React.useState<Stretch>(ALL);
-  const loaded = useLoaded(() => getTimeline(conn, table, stretch), [stretch]);
+  const loaded = useLoaded(() => getTimeline(conn, table, stretch), [stretch, props.state]);
   const day = (key: "start" | "end", text: string) =>
     setStretch({ ...stretch, [key]: text ? Date.parse(`${text}T00:00:00Z`) : null });
   const given = (ms: number | null) => (ms === null ? "" : new Date(ms).toISOString().slice(0, 10));
@@ -59,7 +60,7 @@ export function SegmentsByTime(props: Props): React.ReactElement {
           </React.Fragment>
         )}
       </Shown>
-      <List conn={conn} table={table} stretch={stretch} />
+      <List conn={conn} table={table} stretch={stretch} state={props.state} />
     </section>
   );
 }
@@ -109,13 +110,13 @@ function Picture(props: { blocks: Block[]; zoom: (block: Block) => void }): Reac
 }
 
 /** The segments by name, a part at a time. */
-function List(props: { conn: string; table: string; stretch: Stretch }): React.ReactElement {
+function List(props: { conn: string; table: string; stretch: Stretch; state: string }): React.ReactElement {
   const { conn, table, stretch } = props;
   const [open, setOpen] = React.useState(false);
   return (
     <details onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>List of segments</summary>
-      {open && <Listed key={JSON.stringify(stretch)} conn={conn} table={table} stretch={stretch} />}
+      {open && <Listed key={JSON.stringify([stretch, props.state])} conn={conn} table={table} stretch={stretch} />}
     </details>
   );
 }
