@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or ""
-PATIENCE_MS = 120_000
+PATIENCE_MS = 300_000
 AXE = REPOSITORY / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 ROLES = {"admin": "admin", "op": "op", "viewer": "viewer"}
 
