@@ -56,6 +56,9 @@ from airflow_provider_segments.upsert.events import BULK_PARTITION
 
 _LOG = logging.getLogger(__name__)
 
+ROWS_A_TASK = 500_000
+"""Keys that one task compares, at most about."""
+
 _FINDING = (
     "kind STRING, key STRING, winner STRING, time_a BIGINT, region_a STRING, partition_a INT, offset_a BIGINT, "
     "time_b BIGINT, region_b STRING, partition_b INT, offset_b BIGINT, difference STRING"
@@ -242,8 +245,10 @@ def _comparison(schema: StructType, name: str) -> Column:
 
 def _judged(a: _Compared, b: _Compared, upsert: UpsertConfig) -> DataFrame:
     """The keys that differ, with what :func:`.leapfrog.judge` says of each."""
-    rows_a = a.rows(upsert, b).withColumnRenamed("side", "a")
-    rows_b = b.rows(upsert, a).withColumnRenamed("side", "b")
+    # A number of our own: Spark's default of 200 costs more than the comparison of a small table.
+    tasks = max(a.spark.sparkContext.defaultParallelism, max(a.taken.rows, b.taken.rows) // ROWS_A_TASK + 1)
+    rows_a = a.rows(upsert, b).withColumnRenamed("side", "a").repartition(tasks, "key")
+    rows_b = b.rows(upsert, a).withColumnRenamed("side", "b").repartition(tasks, "key")
     differing = rows_a.join(rows_b, "key", "full_outer").filter(~F.col("a.value").eqNullSafe(F.col("b.value")))
     merged = ([], []) if not upsert.is_partial else ([v for _, v in a.groups(b)], [v for _, v in b.groups(a)])
     task = _judging(upsert.regions, (a.side, b.side), merged)
