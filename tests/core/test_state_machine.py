@@ -291,6 +291,8 @@ class TableMachine(RuleBasedStateMachine):
             self.check_known(push)
             if push.state != "REVERTED":
                 raise Refused("not-reverted")
+            if not push.brought and not push.replaced:
+                raise Refused("nothing-to-bring-back")
             if push.cleaning:
                 raise Refused("brought-are-deleted")
             if any(other.replaced & push.replaced for other in self.live("IN_PROGRESS", "COMPLETED")):
