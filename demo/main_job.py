@@ -242,6 +242,7 @@ def _upsert(store: SegmentStore, flights: Path, began: float) -> None:
     _say(began, "Upsert: every change of status of the flights of January; two processes read meanwhile")
     seen, ends, reads = statuses.run(store, flights, flights.parent / "upsert_cache")
     _expect(dict(seen) == ends, f"the table shows {dict(seen)}, and should show {ends}")
+    _expect(reads > 0, "nothing was read meanwhile")
     print(f"   in {reads} reads meanwhile there was one row a flight, and none that had been there was gone")
     _segments(store, "upsert", "status", statuses.TABLE)
 

@@ -22,6 +22,10 @@ from airflow_provider_segments.upsert.owner import own_key_partitions
 from airflow_provider_segments.upsert.reading import read_rows
 
 TABLE = "flight_status"
+READERS = 2
+START_SECONDS = 300.0
+"""How long a reader may take to load its libraries and connect."""
+
 BATCH = 10_000
 
 _EVENTS = """
@@ -87,12 +91,13 @@ def ingest(store: SegmentStore, events: pa.Table, cache: Path) -> Iterator[tuple
             yield version, Counter(seen.column("status").to_pylist())
 
 
-def read_meanwhile(work: Work, stop: threading.Event) -> int:
-    """Read the newest mark until ``stop``; returns how often. Every time there is one row a flight, and no flight that
-    was there is gone."""
+def read_meanwhile(work: Work, ready: threading.Barrier, stop: threading.Event) -> int:
+    """Read the newest mark from when all are ``ready`` until ``stop``; returns how often. Every time there is one
+    row a flight, and no flight that was there is gone."""
     reads, before = 0, 0
     with SegmentStore.connect(work.hosts, storage=work.storage) as store:
         table = store.table(TABLE)
+        ready.wait(START_SECONDS)
         while not stop.is_set():
             if not table.snapshot().segments:
                 time.sleep(0.05)
@@ -110,11 +115,12 @@ def run(store: SegmentStore, flights: Path, cache: Path) -> tuple[Counter[str], 
     store.apply_config(config())
     context = multiprocessing.get_context("spawn")
     seen: Counter[str] = Counter()
-    with context.Manager() as manager, ProcessPoolExecutor(2, context) as pool:
-        stop = manager.Event()
+    with context.Manager() as manager, ProcessPoolExecutor(READERS, context) as pool:
+        ready, stop = manager.Barrier(READERS + 1), manager.Event()
         work = Work(store.session.settings.hosts, store.storage)
-        readers = [pool.submit(read_meanwhile, work, stop) for _ in range(2)]
+        readers = [pool.submit(read_meanwhile, work, ready, stop) for _ in range(READERS)]
         try:
+            ready.wait(START_SECONDS)
             print("   version  flights  scheduled  departed  arrived  cancelled")
             for version, seen in ingest(store, events, cache):
                 counts = [seen[name] for name in ("scheduled", "departed", "arrived", "cancelled")]
