@@ -1,8 +1,8 @@
 """Push a year of flights, push a wrong export over it, roll it back, push again, and free what was replaced; then
-append to another table in small pieces and compact it, and feed a stream of changes to an upsert table: real Airflow,
-Spark, ZooKeeper, real data.
+append to another table in small pieces and compact it, feed a stream of changes to an upsert table, and compare two
+regions of which one has lost an event: real Airflow, Spark, ZooKeeper, real data.
 
-Run it with ``scripts/demo``. Every step but the last is a task instance of a DAG run of ``airflow standalone``; the
+Run it with ``scripts/demo``. Every step but ingestion is a task instance of a DAG run of ``airflow standalone``; the
 figures are read back from the table, not from what the tasks say.
 """
 
@@ -28,7 +28,7 @@ from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
-from demo import appends, statuses
+from demo import appends, regions, statuses
 from demo.airflow import DemoFailedError, Standalone
 from demo.flights import WRONG_ROWS, write_flights, write_wrong_flights
 
@@ -36,6 +36,7 @@ TABLE = "flights"
 PUSH, ROLLBACK = "segments_consistent_push", "segments_rollback"
 RETENTION, DELETION = "segments_retention", "segments_ledger_deletion"
 COMPACTION = "segments_compaction"
+COMPARISON, OTHER = "segments_compare_regions", "segments_other"
 ROOT = Path(__file__).resolve().parent.parent
 ALL_ROWS = 336_776
 
@@ -66,6 +67,7 @@ def main() -> int:
             _segments(store, "lineage", TABLE)
             _append_and_compact(airflow, store, flights, began)
             _upsert(store, flights, began)
+            _compare_regions(airflow, store, work, began)
             if arguments.keep_ui:
                 _keep(airflow)
     except DemoFailedError as error:
@@ -95,7 +97,12 @@ def _world(work: Path, began: float, *, s3: bool) -> Iterator[tuple[Standalone, 
     _say(began, f"Starting ZooKeeper{', an S3 server' if s3 else ''} and Airflow")
     with EmbeddedZooKeeper(work / "zookeeper") as zookeeper, _storage(work, s3=s3) as (storage, extra):
         connection = {"conn_type": "segments", "host": zookeeper.hosts, "extra": extra}
-        environment = {"AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(connection), "SEGMENTS_INPUT": str(flights)}
+        there = {**connection, "extra": {**extra, "storage_uri": (work / OTHER).as_uri(), "cluster": OTHER}}
+        environment = {
+            "AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(connection),
+            "AIRFLOW_CONN_SEGMENTS_OTHER": json.dumps(there),
+            "SEGMENTS_INPUT": str(flights),
+        }
         airflow = Standalone(work / "airflow", ROOT / "dags", environment)
         try:
             airflow.start()
@@ -245,6 +252,31 @@ def _upsert(store: SegmentStore, flights: Path, began: float) -> None:
     _expect(reads > 0, "nothing was read meanwhile")
     print(f"   in {reads} reads meanwhile there was one row a flight, and none that had been there was gone")
     _segments(store, "upsert", "status", statuses.TABLE)
+
+
+def _compare_regions(airflow: Standalone, store: SegmentStore, work: Path, began: float) -> None:
+    """The same changes in two regions; one alters an event and loses one. They are found, repaired, and agree."""
+    _say(began, "Regions: the same changes read in two regions; the second one alters an event and loses another")
+    hosts, uri = store.session.settings.hosts, (work / OTHER).as_uri()
+    airflow.unpause(COMPARISON)
+    with SegmentStore.connect(hosts, OTHER, uri) as other:
+        regions.make((store, other))
+        both = regions.Regions((store, other), work / "regions")
+        both.write(work / "input" / "flights.csv")
+        both.ingest(with_faults=True)
+        differing = both.differing()
+        print(f"   readers see different things of: {', '.join(differing)}")
+        _segments(store, "heartbeats", regions.TABLE)
+        conf = {"table": regions.TABLE, "other_conn_id": OTHER}
+        found = airflow.wait_for(COMPARISON, airflow.trigger(COMPARISON, conf))
+        _expect(found == "failed", f"a comparison that finds something should fail, and ended {found}")
+        sources = [part for region in regions.REGIONS for part in ("--source", f"{region}={both.source(region)}")]
+        _segments(store, "repair", regions.TABLE, *sources)
+        _segments(store, "repair", regions.TABLE, *sources, "--apply")
+        both.ingest(with_faults=False)
+        _expect(not both.differing(), f"after the repair both should agree, and differ in {both.differing()}")
+        _finish(airflow, COMPARISON, airflow.trigger(COMPARISON, conf))
+        print("   after the repair both regions agree, and the comparison says healed")
 
 
 def _segments(store: SegmentStore, command: str, *arguments: str) -> None:
