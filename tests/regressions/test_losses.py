@@ -51,3 +51,21 @@ def test_what_readers_fell_back_to_outlives_an_overwrite_that_can_be_rolled_back
     table.cleanup()
     table.revert(day)
     assert seen(table) == {"a": 0}
+
+
+def test_what_was_built_upon_a_lost_rewrite_can_be_rolled_back(table: Table) -> None:
+    """One registry record had both segments of a rewrite, of which another rewrite had replaced one. When it was lost,
+    readers went back to the input. The upper rewrite could not be reverted (``from-gone``), so the lower one could not
+    either, and the day could never be rewritten again."""
+    bring(table, "a", DAY)
+    lower = table.start(["a"], rewrite=DAY).entry_id
+    stage(table, lower, ["half", "rest"], chunks=[DAY, DAY])
+    table.end(lower)
+    upper = rewrite(table, ["half"], "upper")
+    lose(table, lower, "build")
+    assert seen(table) == {"a": 0}
+    for entry_id in (upper, lower):
+        table.revert(entry_id)
+        assert seen(table) == {"a": 0}
+    rewrite(table, ["a"], "again")
+    assert seen(table) == {"again": 0}

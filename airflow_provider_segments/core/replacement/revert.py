@@ -171,6 +171,13 @@ def _is_anothers(forecast: Forecast, entry: LineageEntry) -> bool:
     return forecast.context.records.guard(entry.entry_id) is None
 
 
+def _has_fallen_back(forecast: Forecast, stored: StoredLineage, entry: LineageEntry) -> bool:
+    """Return True if the entry counts as rolled back for readers already: then its revert changes nothing they see, and
+    it is the way back for a rewrite that was built upon a lost segment."""
+    fallen_back, _ = forecast.context.reader.fallen_back(stored.lineage)
+    return entry.entry_id in fallen_back
+
+
 def _check_registered(forecast: Forecast, stored: StoredLineage, entry: LineageEntry) -> None:
     """Every ``from`` and ``to`` is still registered. A ``to`` that is gone was replaced by an entry that has been
     cleaned up and dropped: with the ``from`` back, readers would see old data beside what replaced its replacement."""
@@ -183,7 +190,8 @@ def _check_registered(forecast: Forecast, stored: StoredLineage, entry: LineageE
         ("from-gone", entry.segments_from, "that it replaced is gone"),
         ("to-gone", brought, "that it brought was replaced by a later push, and is gone"),
     ):
-        if gone := [name for name in names if name not in registered]:
+        gone = [name for name in names if name not in registered]
+        if gone and not _has_fallen_back(forecast, stored, entry):
             raise RevertRefusedError(
                 rule,
                 f"revert refused: {describe_names(gone)} {what}",
