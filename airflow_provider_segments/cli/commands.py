@@ -4,10 +4,11 @@ Airflow's command objects. Imports nothing but the standard library: every ``air
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from airflow_provider_segments.cli import types
 
 EXIT_CODES = """\
 exit codes:
@@ -58,86 +59,6 @@ def _flag(*flags: str, help: str) -> Argument:  # noqa: A002 - argparse's word
     return Argument(flags, {"action": "store_true", "help": help})
 
 
-def time_ms(text: str) -> int:
-    """Argument type: an ISO 8601 date or time, UTC when it names no zone, in epoch milliseconds."""
-    from airflow_provider_segments.core.model.interval import parse_time
-
-    try:
-        return parse_time(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no ISO 8601 date or time, as in 2013-01-31 or 2013-01-31T07:00Z"
-        ) from None
-
-
-def names(text: str) -> list[str]:
-    """Argument type: segment names joined by commas, which no segment name can contain."""
-    found = [name for name in text.split(",") if name]
-    if not found:
-        raise argparse.ArgumentTypeError("names no segment")
-    return found
-
-
-def seconds(text: str) -> float:
-    """Argument type: a number of seconds above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < _MOST_SECONDS:  # also refuses NaN
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return value
-
-
-def whole(text: str) -> int:
-    """Argument type: a whole number above 0."""
-    if not (text.isascii() and text.isdigit() and int(text[:20])):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return int(text[:20])
-
-
-def version(text: str) -> int:
-    """Argument type: a version of an upsert table."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no version: they are whole numbers from 0 on")
-    return int(text[:20])
-
-
-def comparison_value(text: str) -> int:
-    """Argument type: a value of a comparison column, as a number of 64 bits."""
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and abs(int(text)) < 2**63):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 64 bits")
-    return int(text)
-
-
-def source_folder(text: str) -> tuple[str, str]:
-    """Argument type: a region and the folder of its events."""
-    region, equals, folder = text.partition("=")
-    if not (region and equals and folder):
-        raise argparse.ArgumentTypeError(f"{text!r} is not REGION=FOLDER")
-    return region, folder
-
-
-def port(text: str) -> int:
-    """Argument type: a TCP port."""
-    if not 0 < (found := whole(text)) < 65_536:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: they end at 65535")
-    return found
-
-
-def period(text: str) -> int:
-    """Argument type: a period as in ``1d``, ``4h30m``, ``0s``, in milliseconds."""
-    from airflow_provider_segments.core.model.period import parse_period
-    from airflow_provider_segments.exceptions import InvalidConfigError
-
-    try:
-        return parse_period(text)
-    except InvalidConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-_MOST_SECONDS = 1e9
 _TABLE = _argument("table", metavar="TABLE", help="name of the table")
 _ENTRY = _argument(
     "entry", metavar="ENTRY", help='lineage entry: its id, the beginning of it (4 characters or more), or "latest"'
@@ -180,7 +101,7 @@ _DEAD = (
     _argument("ids", metavar="ID", nargs="*", help="their ids, or the beginnings of these"),
     _flag("--all", help="all of them"),
 )
-_NAMES: Mapping[str, Any] = {"metavar": "NAMES", "type": names, "action": "append"}
+_NAMES: Mapping[str, Any] = {"metavar": "NAMES", "type": types.names, "action": "append"}
 
 COMMANDS: tuple[Command | Group, ...] = (
     Command("tables", "List the tables", "tables"),
@@ -191,8 +112,8 @@ COMMANDS: tuple[Command | Group, ...] = (
         "snapshot",
         (
             _TABLE,
-            _argument("--start", metavar="TIME", type=time_ms, help="only from this time on: ISO 8601, UTC"),
-            _argument("--end", metavar="TIME", type=time_ms, help="only before this time"),
+            _argument("--start", metavar="TIME", type=types.time_ms, help="only from this time on: ISO 8601, UTC"),
+            _argument("--end", metavar="TIME", type=types.time_ms, help="only before this time"),
             _argument("--as-of", metavar="ENTRY", help="the table as it was right after this entry was completed"),
             _flag("--files", help="the addresses of the objects, one a line"),
         ),
@@ -203,8 +124,8 @@ COMMANDS: tuple[Command | Group, ...] = (
         "timeline:timeline",
         (
             _TABLE,
-            _argument("--start", metavar="TIME", type=time_ms, help="only from this time on: ISO 8601, UTC"),
-            _argument("--end", metavar="TIME", type=time_ms, help="only before this time"),
+            _argument("--start", metavar="TIME", type=types.time_ms, help="only from this time on: ISO 8601, UTC"),
+            _argument("--end", metavar="TIME", type=types.time_ms, help="only before this time"),
             _argument("--svg", metavar="FILE", help="also draw a picture, for any browser"),
         ),
         "Show the segments of each time chunk and version: visible, standby (staged, or waiting for the rest of their "
@@ -290,8 +211,10 @@ COMMANDS: tuple[Command | Group, ...] = (
         "removal:delete_time",
         (
             _TABLE,
-            _argument("--start", metavar="TIME", type=time_ms, required=True, help="from this time on: ISO 8601, UTC"),
-            _argument("--end", metavar="TIME", type=time_ms, required=True, help="before this time"),
+            _argument(
+                "--start", metavar="TIME", type=types.time_ms, required=True, help="from this time on: ISO 8601, UTC"
+            ),
+            _argument("--end", metavar="TIME", type=types.time_ms, required=True, help="before this time"),
             _flag("--dry-run", help="show how many segments have rows there, change nothing"),
             _argument("--identity", metavar="TEXT", help="name of the work: a retry of it succeeds"),
         ),
@@ -341,8 +264,8 @@ COMMANDS: tuple[Command | Group, ...] = (
         "Delete what is marked and due",
         "deletion:drain",
         (
-            _argument("--max-seconds", metavar="N", type=seconds, help="work no longer than this"),
-            _argument("--max-ledgers", metavar="N", type=whole, help="work on no more messages than about this"),
+            _argument("--max-seconds", metavar="N", type=types.seconds, help="work no longer than this"),
+            _argument("--max-ledgers", metavar="N", type=types.whole, help="work on no more messages than about this"),
         ),
         "Be a consumer of the deletion queue until nothing is due. Any number may work at once.",
     ),
@@ -361,15 +284,15 @@ COMMANDS: tuple[Command | Group, ...] = (
         "deletion:offload",
         (
             *_TABLES,
-            _argument("--older-than", metavar="PERIOD", type=period, required=True, help="age, as in 30d or 12h"),
+            _argument("--older-than", metavar="PERIOD", type=types.period, required=True, help="age, as in 30d or 12h"),
             _argument(
                 "--primary-lag",
                 metavar="PERIOD",
-                type=period,
+                type=types.period,
                 default="1d",
                 help="how long both copies stay after that (default: 1d)",
             ),
-            _argument("--max-segments", metavar="N", type=whole, help="copy no more than this, a table"),
+            _argument("--max-segments", metavar="N", type=types.whole, help="copy no more than this, a table"),
         ),
         "Copy and verify segments that ended long enough ago; mark primary copies whose offload is old enough.",
     ),
@@ -382,7 +305,7 @@ COMMANDS: tuple[Command | Group, ...] = (
             _argument(
                 "--grace",
                 metavar="PERIOD",
-                type=period,
+                type=types.period,
                 default="1d",
                 help="leave objects alone that are younger (default: 1d)",
             ),
@@ -394,7 +317,10 @@ COMMANDS: tuple[Command | Group, ...] = (
         "log",
         "Show who started, ended, reverted or dropped what, and when",
         "access:log",
-        (_TABLE, _argument("--limit", metavar="N", type=whole, default=50, help="the newest N events (default: 50)")),
+        (
+            _TABLE,
+            _argument("--limit", metavar="N", type=types.whole, default=50, help="the newest N events (default: 50)"),
+        ),
     ),
     Command(
         "leases",
@@ -440,7 +366,9 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "upsert:upsert_rollback",
                 (
                     _TABLE,
-                    _argument("--to", metavar="VERSION", type=version, required=True, help="the version to show again"),
+                    _argument(
+                        "--to", metavar="VERSION", type=types.version, required=True, help="the version to show again"
+                    ),
                 ),
             ),
             Command(
@@ -452,7 +380,7 @@ COMMANDS: tuple[Command | Group, ...] = (
                     _argument(
                         "value",
                         metavar="VALUE",
-                        type=comparison_value,
+                        type=types.comparison_value,
                         help="of the comparison column: a number; of a time, microseconds since 1970; of a date, days",
                     ),
                 ),
@@ -471,7 +399,9 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "upsert:upsert_compact",
                 (
                     _TABLE,
-                    _argument("--floor", metavar="VERSION", type=version, help="give up marks below this one first"),
+                    _argument(
+                        "--floor", metavar="VERSION", type=types.version, help="give up marks below this one first"
+                    ),
                 ),
             ),
         ),
@@ -494,7 +424,7 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "--source",
                 metavar="REGION=FOLDER",
                 action="append",
-                type=source_folder,
+                type=types.source_folder,
                 default=[],
                 help="where a region's events arrive as Parquet files; once for each region",
             ),
@@ -511,7 +441,7 @@ COMMANDS: tuple[Command | Group, ...] = (
         "replication:checkpoint",
         (
             _TABLE,
-            _argument("time", metavar="TIME", type=time_ms, help="ISO 8601, UTC when it names no zone"),
+            _argument("time", metavar="TIME", type=types.time_ms, help="ISO 8601, UTC when it names no zone"),
             _argument("--region", metavar="REGION", required=True, help="one of upsertConfig.regions"),
         ),
     ),
@@ -622,7 +552,7 @@ COMMANDS: tuple[Command | Group, ...] = (
                         metavar="FOLDER",
                         help="its data; survives a restart (default: ~/.local/state/segments/zookeeper)",
                     ),
-                    _argument("--port", metavar="PORT", type=port, default=2181, help="default: 2181"),
+                    _argument("--port", metavar="PORT", type=types.port, default=2181, help="default: 2181"),
                 ),
                 offline=True,
             ),

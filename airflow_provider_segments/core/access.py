@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 from kazoo.security import ACL
 
 from airflow_provider_segments.core.zookeeper.acl import Roles, is_open
-from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-from airflow_provider_segments.core.zookeeper.session import (
+from airflow_provider_segments.core.zookeeper.operations import (
     UNREADABLE,
     AclConflictError,
     CommitConflictError,
     Create,
     SetData,
-    ZooKeeperSession,
 )
+from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
+from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
 from airflow_provider_segments.exceptions import (
     AccessDeniedError,
     ContentionError,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider_segments.core.table import SegmentStore
-    from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
+    from airflow_provider_segments.core.zookeeper.settings import ZooKeeperSettings
 
 _SECRET_VARIABLES = frozenset(
     {
@@ -112,7 +112,7 @@ class SegmentsConnection:
     @property
     def zookeeper(self) -> ZooKeeperSettings:
         """How to reach ZooKeeper."""
-        from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
+        from airflow_provider_segments.core.zookeeper.settings import ZooKeeperSettings
 
         return ZooKeeperSettings(
             hosts=self.zk_hosts, username=self.username, password=self.password, auth=self.auth, **self.tls

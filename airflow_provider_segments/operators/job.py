@@ -203,7 +203,8 @@ class InputJobOperator(SegmentsJobOperator):
         return [*super().secrets(), *secret_values(given_options(self.input_options))]
 
     def input_arguments(self) -> dict[str, str | None]:
-        """What the application is told about its input on the command line. A template may leave text without words."""
+        """What the application is told about its input on the command line; not what is empty, as a template without a
+        value is."""
         return {
             "--format": self.input_format,
             "--schema": self.schema or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow
@@ -65,7 +66,7 @@ class _StoreHandler(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
         return pyarrow.fs.FileInfo(path, pyarrow.fs.FileType.File, size=found.bytes)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError("a snapshot's files are only read")
+        raise OSError(errno.EROFS, "a snapshot's files are only read")
 
     get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse

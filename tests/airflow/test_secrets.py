@@ -35,7 +35,6 @@ def log_text() -> str:
 
 
 @pytest.mark.parametrize("engine", ["spark", "local"])
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 def test_push_on_s3_keeps_its_secrets(
     s3: S3Server,
     zk_hosts: str,

@@ -326,7 +326,7 @@ def test_messages_with_the_longest_names_fit_into_their_transactions(local: Worl
     from airflow_provider_segments.core.model.segment import SegmentRecord, encode_record
     from airflow_provider_segments.core.registry import shard as shards
     from airflow_provider_segments.core.zookeeper import Create
-    from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
+    from airflow_provider_segments.core.zookeeper.operations import MAX_REQUEST, request_size
 
     table = local.table()
     context = OffloadContext("s3", "b" * 60, ENTRY)

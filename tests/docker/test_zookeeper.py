@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.table import SegmentStore
-from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
+from airflow_provider_segments.core.zookeeper.settings import ZooKeeperSettings
 from airflow_provider_segments.dev.zookeeper import free_port
 from airflow_provider_segments.exceptions import MetadataUnavailableError
 

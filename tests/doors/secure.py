@@ -13,7 +13,7 @@ from pathlib import Path
 from airflow_provider_segments.core import access
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper.acl import Roles
-from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
+from airflow_provider_segments.core.zookeeper.settings import ZooKeeperSettings
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper, free_port
 
 PASSWORDS = {name: f"{name}-geheim" for name in ("reader", "writer", "operator", "stranger")}

@@ -10,7 +10,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_segments.core.environment import connect
 from airflow_provider_segments.core.storage import open_store
-from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
+from airflow_provider_segments.core.zookeeper.settings import ZooKeeperSettings
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.hooks.settings import SegmentsConnection
 

@@ -21,7 +21,7 @@ from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSe
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
+from airflow_provider_segments.core.zookeeper.settings import ZooKeeperSettings
 from airflow_provider_segments.exceptions import SegmentsError
 from airflow_provider_segments.hooks.settings import SegmentsConnection
 from airflow_provider_segments.operators.replace import StartReplaceSegmentsOperator

@@ -34,7 +34,7 @@ from airflow_provider_segments.core.registry import shard
 from airflow_provider_segments.core.storage.base import check_key
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
-from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
+from airflow_provider_segments.core.zookeeper.settings import ZooKeeperSettings
 from airflow_provider_segments.exceptions import SegmentsError
 from tests.doors.names import BAD_NAMES
 from tests.support.tables import contents, make_table

@@ -21,7 +21,7 @@ from airflow_provider_segments.core.model.interval import ALL_TIME
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.core.zookeeper.acl import Roles
-from airflow_provider_segments.core.zookeeper.session import ZooKeeperSettings
+from airflow_provider_segments.core.zookeeper.settings import ZooKeeperSettings
 from airflow_provider_segments.exceptions import AccessDeniedError, InvalidConfigError, MetadataUnavailableError
 from tests.doors.secure import PASSWORDS, SecureZooKeeper, secure_zookeeper
 from tests.support.tables import everything, make_table, push, visible

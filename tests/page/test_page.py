@@ -122,7 +122,7 @@ def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     if not CHROMIUM:
-        pytest.skip("no chromium is installed: set CHROMIUM to its path")
+        pytest.fail("no chromium is installed: set CHROMIUM to its path")
     with sync_playwright() as started:
         launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield launched

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+
+import psutil
 
 
 @contextmanager
@@ -16,11 +17,9 @@ def command_lines() -> Iterator[set[str]]:
 
     def watch() -> None:
         while not done.wait(0.05):
-            for process in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    seen.add(process.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-                except OSError:
-                    continue
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    seen.add(" ".join(process.cmdline()))
 
     thread = threading.Thread(target=watch)
     thread.start()

@@ -7,6 +7,9 @@ once more brings it to where one run would have. In the end storage holds exactl
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,73 +81,96 @@ def assert_ingested_once(table: Table, cache: Path) -> None:
     assert ingestor.positions() == {"/0": 10}
 
 
-@pytest.mark.parametrize("landed", [False, True])
-def test_ingestion_that_is_killed_at_any_write_counts_every_event_once(
-    store: SegmentStore, tmp_path: Path, landed: bool
+@dataclass(frozen=True)
+class Case:
+    """A table of its own for each write at which something is killed."""
+
+    store: SegmentStore
+    name: str
+    cache: Path
+
+    @property
+    def table(self) -> Table:
+        return self.store.table(self.name)
+
+    def ingest(self, *batches: list[Event]) -> None:
+        for batch in batches:
+            UpsertIngestor(self.table, cache=self.cache).ingest(to_arrow(batch))
+
+
+def kill_at_every_write(
+    store: SegmentStore,
+    folder: Path,
+    *,
+    landed: bool,
+    before: Sequence[list[Event]],
+    work: Callable[[Table, Path], object],
+    check: Callable[[Case], None],
 ) -> None:
+    """Ingest ``before``, kill ``work`` at one of its writes, and ``check``; at the next write with another table, until
+    the work comes to its end."""
     for at in range(1, MOST_WRITES):
-        store.apply_config(upsert_config(f"t{at}"))
-        table, cache = store.table(f"t{at}"), tmp_path / str(at)
-        UpsertIngestor(table, cache=cache).ingest(to_arrow(FIRST))
-
-        def work(number: int = at, folder: Path = cache) -> None:
-            opened = dying_table(store, f"t{number}", number, landed=landed)
-            UpsertIngestor(opened, cache=folder).ingest(to_arrow(SECOND))
-
-        killed = dies(work)
-        assert_ingested_once(table, cache)
-        assert_in_step(store, f"t{at}")
+        case = Case(store, f"t{at}", folder / str(at))
+        store.apply_config(upsert_config(case.name))
+        case.ingest(*before)
+        killed = dies(partial(_work_and_die, case, at, landed, work))
+        check(case)
+        assert_in_step(store, case.name)
         if not killed:
             assert at > 4
             return
     pytest.fail(f"more than {MOST_WRITES} writes")
+
+
+def _work_and_die(case: Case, at: int, landed: bool, work: Callable[[Table, Path], object]) -> None:
+    work(dying_table(case.store, case.name, at, landed=landed), case.cache)
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_ingestion_that_is_killed_at_any_write_counts_every_event_once(
+    store: SegmentStore, tmp_path: Path, landed: bool
+) -> None:
+    def work(table: Table, cache: Path) -> None:
+        UpsertIngestor(table, cache=cache).ingest(to_arrow(SECOND))
+
+    def check(case: Case) -> None:
+        assert_ingested_once(case.table, case.cache)
+
+    kill_at_every_write(store, tmp_path, landed=landed, before=[FIRST], work=work, check=check)
 
 
 @pytest.mark.parametrize("landed", [False, True])
 def test_a_compaction_that_is_killed_at_any_write_changes_nothing_that_is_seen(
     store: SegmentStore, tmp_path: Path, landed: bool
 ) -> None:
-    for at in range(1, MOST_WRITES):
-        store.apply_config(upsert_config(f"t{at}"))
-        table, cache = store.table(f"t{at}"), tmp_path / str(at)
-        for batch in (FIRST, SECOND):
-            UpsertIngestor(table, cache=cache).ingest(to_arrow(batch))
-        before = rows_of(table)
-
-        def work(number: int = at) -> None:
-            UpsertCompactor(dying_table(store, f"t{number}", number, landed=landed)).run(floor=2)
-
-        killed = dies(work)
-        assert rows_of(table) == before
+    def work(table: Table, _: Path) -> None:
         UpsertCompactor(table).run(floor=2)
-        assert rows_of(table) == before
+
+    def check(case: Case) -> None:
+        table, everything = case.table, newest([*FIRST, *SECOND])
+        assert rows_of(table) == everything
+        UpsertCompactor(table).run(floor=2)
+        assert rows_of(table) == everything
         assert sum(segment.rows for segment in table.snapshot().segments) == len(newest(FIRST))  # a tombstone stays
-        assert_in_step(store, f"t{at}")
-        if not killed:
-            assert at > 4
-            return
-    pytest.fail(f"more than {MOST_WRITES} writes")
+
+    kill_at_every_write(store, tmp_path, landed=landed, before=[FIRST, SECOND], work=work, check=check)
 
 
 @pytest.mark.parametrize("landed", [False, True])
 def test_an_expiry_that_is_killed_at_any_write_ends_all_old_rows_or_none(
     store: SegmentStore, tmp_path: Path, landed: bool
 ) -> None:
-    for at in range(1, MOST_WRITES):
-        store.apply_config(upsert_config(f"t{at}"))
-        table = store.table(f"t{at}")
-        for batch in (FIRST, SECOND):
-            UpsertIngestor(table, cache=tmp_path / str(at)).ingest(to_arrow(batch))
-        killed = dies(lambda number=at: expire(dying_table(store, f"t{number}", number, landed=landed), 2))  # type: ignore[misc]
-        assert rows_of(table) in (newest([*FIRST, *SECOND]), newest([*FIRST, *SECOND], 2))
+    def work(table: Table, _: Path) -> None:
         expire(table, 2)
-        assert rows_of(table) == newest([*FIRST, *SECOND], 2)
+
+    def check(case: Case) -> None:
+        table, young = case.table, newest([*FIRST, *SECOND], 2)
+        assert rows_of(table) in (newest([*FIRST, *SECOND]), young)
+        expire(table, 2)
+        assert rows_of(table) == young
         assert require_record(table.lineage()).clock == 3
-        assert_in_step(store, f"t{at}")
-        if not killed:
-            assert at > 4
-            return
-    pytest.fail(f"more than {MOST_WRITES} writes")
+
+    kill_at_every_write(store, tmp_path, landed=landed, before=[FIRST, SECOND], work=work, check=check)
 
 
 def test_another_process_goes_on_after_the_lease_of_one_that_was_killed(store: SegmentStore, tmp_path: Path) -> None:

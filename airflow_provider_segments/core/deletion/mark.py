@@ -23,7 +23,7 @@ from airflow_provider_segments.core.model.ledger import (
 from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.registry.shard import Shard
 from airflow_provider_segments.core.zookeeper import Check, Op
-from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
+from airflow_provider_segments.core.zookeeper.operations import MAX_REQUEST, request_size
 
 _REQUEST = 700_000  # bytes of one marking transaction, with room for what the batches add to the shards
 _SHARDS = 200  # at most in one batch, which names them all

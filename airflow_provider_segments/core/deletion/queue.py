@@ -45,7 +45,7 @@ from airflow_provider_segments.core.zookeeper import (
     Op,
     SetData,
 )
-from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
+from airflow_provider_segments.core.zookeeper.operations import MAX_REQUEST, request_size
 from airflow_provider_segments.exceptions import CorruptRecordError, NewerRecordError, OutcomeUnknownError
 
 _ATTEMPTS = 5

@@ -15,7 +15,7 @@ from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.model.names import check_text
 from airflow_provider_segments.core.model.records import FORMAT, Record, RecordDecoder, encode
 from airflow_provider_segments.core.zookeeper import Create, Delete, Node, ZooKeeperSession
-from airflow_provider_segments.core.zookeeper.session import CommitConflictError
+from airflow_provider_segments.core.zookeeper.operations import CommitConflictError
 from airflow_provider_segments.exceptions import (
     AccessDeniedError,
     CorruptRecordError,

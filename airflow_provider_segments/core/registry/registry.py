@@ -26,7 +26,7 @@ from airflow_provider_segments.core.zookeeper import (
     Op,
     SetData,
 )
-from airflow_provider_segments.core.zookeeper.session import MAX_REQUEST, request_size
+from airflow_provider_segments.core.zookeeper.operations import MAX_REQUEST, request_size
 from airflow_provider_segments.exceptions import CorruptRecordError, OutcomeUnknownError, TableNotFoundError
 
 _STREAMED = 64  # shards held at once by who goes through all of them

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -49,6 +50,7 @@ from airflow_provider_segments.core.tiering import records
 from airflow_provider_segments.core.tiering.copying import DamagedError, check_object, copy_segment
 from airflow_provider_segments.core.tiering.records import OffloadRecord, OffloadReport, PlannedShard
 from airflow_provider_segments.core.zookeeper import Create, Delete, Op, SetData, ZooKeeperSession
+from airflow_provider_segments.exceptions import SegmentsError
 
 _PLAN_SEGMENTS = 256
 _REQUEST = 900_000  # bytes of one recording transaction, as estimated
@@ -239,7 +241,8 @@ class Offloader:
             damaged = self._copy(claimed.record)
             recorded = self._retried(lambda: self._record(claimed, damaged))
         except BaseException:  # a task that Airflow stops, too
-            self.session.commit_many([[Delete(claimed.claim, 0)]])
+            with suppress(SegmentsError):  # the claim is this session's, and ends with it at the latest
+                self.session.commit_many([[Delete(claimed.claim, 0)]])
             raise
         report.offloaded += len(recorded)
         report.bytes += sum(record.bytes for record in recorded)

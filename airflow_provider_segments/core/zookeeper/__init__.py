@@ -1,6 +1,6 @@
-"""ZooKeeper: the session, compare-and-set and transactions, the Helix record codec, and an embedded server."""
+"""ZooKeeper: the session, compare-and-set and transactions, and the Helix record codec."""
 
-from airflow_provider_segments.core.zookeeper.session import (
+from airflow_provider_segments.core.zookeeper.operations import (
     ANY_VERSION,
     Check,
     CommitConflictError,
@@ -9,9 +9,9 @@ from airflow_provider_segments.core.zookeeper.session import (
     Node,
     Op,
     SetData,
-    ZooKeeperSession,
-    ZooKeeperSettings,
 )
+from airflow_provider_segments.core.zookeeper.session import ZooKeeperSession
+from airflow_provider_segments.core.zookeeper.settings import ZooKeeperSettings
 
 __all__ = [
     "ANY_VERSION",

@@ -12,238 +12,55 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
-    AuthFailedError,
     BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
     KazooException,
-    NoAuthError,
     NodeExistsError,
     NoNodeError,
-    NotEmptyError,
     OperationTimeoutError,
-    RolledBackError,
-    RuntimeInconsistency,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.hosts import collect_hosts
-from kazoo.protocol.paths import normpath
 from kazoo.protocol.serialization import GetChildren, GetData
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
-from kazoo.retry import KazooRetry
-from kazoo.security import ACL, CREATOR_ALL_ACL, make_digest_acl_credential
+from kazoo.security import ACL
 
 from airflow_provider_segments.core.zookeeper.multiread import MultiRead
+from airflow_provider_segments.core.zookeeper.operations import (
+    DENIED,
+    UNREADABLE,
+    AclConflictError,
+    Check,
+    CommitConflictError,
+    Create,
+    Delete,
+    Node,
+    Op,
+    SetData,
+    StoredAcl,
+    check_size,
+    refusal_of,
+)
+from airflow_provider_segments.core.zookeeper.settings import ZooKeeperSettings
 from airflow_provider_segments.exceptions import (
     AccessDeniedError,
-    InvalidConfigError,
     MetadataUnavailableError,
     OutcomeUnknownError,
-    RecordTooLargeError,
-    SegmentsError,
 )
-from airflow_provider_segments.text import mask
-
-MAX_REQUEST = 1_040_000
-"""Bytes one request may have. The server's default limit is 1,048,575, and going over it cuts the connection."""
 
 _READ_BATCH = 128  # reads in one multi-read request
 _READ_WINDOW = 8  # multi-read requests out at once; 20,000 outstanding requests break a session
-UNREADABLE = -1
-"""The version of permissions that may not be read."""
-
 _ACL_WINDOW = 200  # requests for permissions out at once
 _WRITE_WINDOW = 8  # transactions out at once
 _LOST = (ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
-_DENIED = (NoAuthError, AuthFailedError)
+
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZooKeeperSettings:
-    """How to reach ZooKeeper. ``hosts`` is ``host:port,host:port/chroot``; times are in seconds.
-
-    ``username`` and ``password`` are for ``auth``: ZooKeeper's ``digest`` scheme, or ``sasl`` (DIGEST-MD5). With them,
-    every znode of a cluster without roles is made readable and writable by that user only. The TLS fields are handed to
-    kazoo: ``ca``, ``certfile`` and ``keyfile`` are PEM files.
-    """
-
-    hosts: str
-    session_timeout: float = 10.0
-    connect_timeout: float = 10.0
-    operation_timeout: float = 30.0
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    auth: str = "digest"
-    use_ssl: bool = False
-    ca: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-    keyfile_password: str | None = field(default=None, repr=False)
-    verify_certs: bool = True
-
-    def __post_init__(self) -> None:
-        if not self.hosts.strip():
-            raise InvalidConfigError("no ZooKeeper hosts are given; expected host:port[,host:port][/chroot]")
-        _check_hosts(self.hosts)
-        for name in ("username", "password"):
-            _check_unicode(name, getattr(self, name))
-        if (self.username is None) != (self.password is None):
-            raise InvalidConfigError("ZooKeeper username and password must be given together")
-        if self.auth not in ("digest", "sasl"):
-            raise InvalidConfigError(f"ZooKeeper authentication {self.auth[:20]!r} is unknown; use digest or sasl")
-        if self.auth == "sasl" and self.username is None:
-            raise InvalidConfigError("ZooKeeper authentication sasl needs a username and a password")
-
-    @property
-    def identities(self) -> tuple[str, ...]:
-        """How ZooKeeper knows these credentials, as in ``digest:USER:HASH``; empty without any."""
-        if self.username is None or self.password is None:
-            return ()
-        if self.auth == "sasl":
-            return (f"sasl:{self.username}",)
-        return (f"digest:{make_digest_acl_credential(self.username, self.password)}",)
-
-    def client(self) -> KazooClient:
-        """A kazoo client that was not started. Reconnects for as long as it lives."""
-        digest = [("digest", f"{self.username}:{self.password}")] if self.identities and self.auth == "digest" else None
-        login = {"mechanism": "DIGEST-MD5", "username": self.username, "password": self.password}
-        return KazooClient(
-            hosts=self.hosts,
-            timeout=self.session_timeout,
-            auth_data=digest,
-            sasl_options=login if self.auth == "sasl" else None,
-            default_acl=CREATOR_ALL_ACL if self.identities else None,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
-            use_ssl=self.use_ssl,
-            ca=self.ca,
-            certfile=self.certfile,
-            keyfile=self.keyfile,
-            keyfile_password=self.keyfile_password,
-            verify_certs=self.verify_certs,
-        )
-
-
-def _check_hosts(hosts: str) -> None:
-    """Refuse what kazoo would only trip over in a thread of its own, or what would show a password to everyone."""
-    if "@" in hosts:
-        raise InvalidConfigError(
-            f"ZooKeeper hosts {mask(hosts)!r} must not hold credentials; give username and password apart from them"
-        )
-    expected = f"ZooKeeper hosts {hosts[:80]!r} must be host:port[,host:port][/chroot], in printable ASCII"
-    if not hosts.isascii() or not hosts.isprintable():
-        raise InvalidConfigError(expected)
-    try:
-        servers, chroot = collect_hosts(hosts)
-        normpath(chroot or "/")
-        for server, _ in servers:
-            server.encode("idna")
-    except ValueError as error:
-        raise InvalidConfigError(f"{expected}: {error}") from None
-
-
-def _check_unicode(name: str, value: str | None) -> None:
-    try:
-        (value or "").encode()
-    except UnicodeEncodeError:
-        raise InvalidConfigError(f"the ZooKeeper {name} is not valid Unicode text") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A znode as it was read. ``czxid`` and ``mzxid`` are the transactions that made and last changed it, ``made_ms``
-    is when it was made, by the server's wall clock in epoch milliseconds."""
-
-    data: bytes
-    version: int
-    czxid: int
-    mzxid: int
-    made_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    """Make a node that must not exist. Its parent must."""
-
-    path: str
-    data: bytes = b""
-    ephemeral: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SetData:
-    """Replace a node's data, if it is still at ``version``."""
-
-    path: str
-    data: bytes
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """Remove a childless node, if it is still at ``version``."""
-
-    path: str
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Refuse the whole transaction unless the node is at ``version``."""
-
-    path: str
-    version: int
-
-
-Op = Create | SetData | Delete | Check
-
-ANY_VERSION = -1
-"""As the version of a :class:`Delete`: whatever the version is."""
-
-
-class CommitConflictError(SegmentsError):
-    """The server refused a transaction, so nothing of it was applied.
-
-    ``op`` is the operation that failed and ``reason`` one of ``bad-version``, ``exists``, ``no-node``, ``not-empty``.
-    """
-
-    def __init__(self, op: Op, reason: str) -> None:
-        super().__init__(f"{type(op).__name__.lower()} {op.path}: {reason}")
-        self.op = op
-        self.reason = reason
-
-
-class AclConflictError(SegmentsError):
-    """Somebody else has set a znode's permissions since they were read. Nothing was changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredAcl:
-    """The permissions of a znode as they were read, and their version."""
-
-    acls: list[ACL]
-    version: int
-
-
-_REASONS: tuple[tuple[type[KazooException], str], ...] = (
-    (BadVersionError, "bad-version"),
-    (NodeExistsError, "exists"),
-    (NoNodeError, "no-node"),
-    (NotEmptyError, "not-empty"),
-)
-
-
-def request_size(ops: Iterable[Op]) -> int:
-    """Bytes a transaction of ``ops`` takes on the wire, rounded up."""
-    return 64 + sum(120 + len(op.path) + len(getattr(op, "data", b"")) for op in ops)
 
 
 class ZooKeeperSession:
@@ -343,7 +160,7 @@ class ZooKeeperSession:
                 acls, stat = pending.get(timeout=self.settings.operation_timeout)
             except NoNodeError:
                 found.append(None)
-            except _DENIED:
+            except DENIED:
                 found.append(StoredAcl([], UNREADABLE))
             else:
                 found.append(StoredAcl(list(acls), stat.aversion))
@@ -359,7 +176,7 @@ class ZooKeeperSession:
             return
         except BadVersionError as error:
             raise AclConflictError(f"the permissions of {path} were changed meanwhile") from error
-        except _DENIED as error:
+        except DENIED as error:
             raise self._denied() from error
         except _LOST as error:
             raise OutcomeUnknownError(f"the connection broke while the permissions of {path} were set") from error
@@ -394,7 +211,7 @@ class ZooKeeperSession:
         Errors that are not about one transaction (no server, no permission) are raised.
         """
         for ops in transactions:
-            _check_size(ops)
+            check_size(ops)
         outcomes: list[list[Any] | CommitConflictError | OutcomeUnknownError] = []
         for start in range(0, len(transactions), _WRITE_WINDOW):
             window = transactions[start : start + _WRITE_WINDOW]
@@ -434,8 +251,8 @@ class ZooKeeperSession:
             if chroot:
                 self._client.ensure_path(chroot)
             self._client.chroot = chroot
-        except (*_LOST, *_DENIED) as error:
-            denied = isinstance(error, _DENIED) or self._client.client_state == KeeperState.AUTH_FAILED
+        except (*_LOST, *DENIED) as error:
+            denied = isinstance(error, DENIED) or self._client.client_state == KeeperState.AUTH_FAILED
             self.close()
             raise self._unavailable(
                 "refused the credentials" if denied else "did not answer", self.settings.connect_timeout
@@ -478,7 +295,7 @@ class ZooKeeperSession:
             pending.get(timeout=self.settings.operation_timeout)
         except NodeExistsError:
             return True
-        except _DENIED as error:
+        except DENIED as error:
             raise self._denied() from error
         except _LOST:
             self._sleep(0.05)
@@ -515,7 +332,7 @@ class ZooKeeperSession:
             replies = [reply for pending in sent for reply in pending.get(timeout=self.settings.operation_timeout)]
             operations = [operation for batch in batches for operation in batch]
             for operation, reply in zip(operations, replies, strict=True):
-                if isinstance(reply, _DENIED):
+                if isinstance(reply, DENIED):
                     raise self._denied(operation.path) from reply
                 if isinstance(reply, KazooException):
                     raise reply
@@ -532,7 +349,7 @@ class ZooKeeperSession:
         while True:
             try:
                 return ask()
-            except _DENIED as error:
+            except DENIED as error:
                 raise self._denied() from error
             except _LOST as error:
                 if self._monotonic() > deadline:
@@ -556,44 +373,15 @@ class ZooKeeperSession:
     def _outcome(self, ops: Sequence[Op], pending: Any) -> list[Any] | CommitConflictError | OutcomeUnknownError:
         try:
             results = pending.get(timeout=self.settings.operation_timeout)
-        except _DENIED as error:
+        except DENIED as error:
             raise self._denied() from error
         except _LOST as error:
             paths = ", ".join(op.path for op in ops[:3])
             unknown = OutcomeUnknownError(f"the connection to ZooKeeper broke while {paths} was being written")
             unknown.__cause__ = error
             return unknown
-        return _refusal(ops, results) or results
+        return refusal_of(ops, results) or results
 
 
 def _node(data: bytes | None, stat: Any) -> Node:
     return Node(data or b"", stat.version, stat.czxid, stat.mzxid, stat.ctime)
-
-
-def _check_size(ops: Sequence[Op]) -> None:
-    size = request_size(ops)
-    if size > MAX_REQUEST:
-        largest = max(ops, key=lambda op: len(getattr(op, "data", b"")))
-        raise RecordTooLargeError(
-            f"a write of {size:,} bytes is over ZooKeeper's limit of {MAX_REQUEST:,}; "
-            f"its largest record is {largest.path} with {len(getattr(largest, 'data', b'')):,} bytes"
-        )
-
-
-def _refusal(ops: Sequence[Op], results: Sequence[Any]) -> CommitConflictError | None:
-    """kazoo returns a transaction's errors instead of raising them; the one that is not a side effect says why."""
-    for op, result in zip(ops, results, strict=True):
-        if not isinstance(result, Exception) or isinstance(result, RolledBackError | RuntimeInconsistency):
-            continue
-        if isinstance(result, _DENIED):
-            raise AccessDeniedError(
-                f"ZooKeeper denied access to {op.path}: it belongs to other credentials"
-            ) from result
-        for kind, reason in _REASONS:
-            if isinstance(result, kind):
-                return CommitConflictError(op, reason)
-        raise result
-    failed = next((result for result in results if isinstance(result, Exception)), None)
-    if failed is not None:
-        raise failed
-    return None
