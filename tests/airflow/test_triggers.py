@@ -31,7 +31,8 @@ from airflow_provider_segments.triggers.deletion import DeletionBacklogTrigger
 from airflow_provider_segments.triggers.lineage import LineageStateTrigger
 from airflow_provider_segments.triggers.locks import LockGrantTrigger, SegmentLockTrigger
 from tests.airflow.helpers import first_event, make_table, push_rows, stage_rows
-from tests.support.sessions import expire
+from tests.support.sessions import close_elsewhere, expire
+from tests.support.tcp_proxy import TcpProxy
 
 JANUARY = Interval(parse_time("2013-01-01"), parse_time("2013-02-01"))
 NEVER_S = 600.0
@@ -539,7 +540,17 @@ def test_session_that_expires_meanwhile_is_survived(table: Table, tmp_path: Path
     assert (len(watched.opened), watched.open) == (1, [])
 
 
-def test_change_while_the_session_was_lost_is_not_missed(table: Table, watched: Watched) -> None:
+@pytest.fixture
+def network(table: Table, connection: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[TcpProxy]:
+    """Between the triggers and ZooKeeper; the test itself has a connection of its own."""
+    with TcpProxy(connection["host"]) as proxy:
+        monkeypatch.setenv("AIRFLOW_CONN_SEGMENTS_DEFAULT", json.dumps(connection | {"host": proxy.hosts}))
+        yield proxy
+
+
+def test_change_while_the_session_was_lost_is_not_missed(
+    table: Table, watched: Watched, network: TcpProxy, connection: dict[str, Any]
+) -> None:
     """Look again once there is a session."""
     entry_id = str(table.start().entry_id)
 
@@ -548,9 +559,12 @@ def test_change_while_the_session_was_lost_is_not_missed(table: Table, watched: 
             await until(lambda: watched.looked(entry_id, 1))
             await asyncio.sleep(0.3)
             [store] = watched.open
-            lost = asyncio.ensure_future(asyncio.to_thread(expire, store.session))
+            lost = store.session._client.client_id
+            network.refuse()
+            await asyncio.to_thread(close_elsewhere, connection["host"], lost)
             await asyncio.to_thread(table.revert, entry_id, force=True)
-            await lost
+            assert not task.done()
+            network.heal()
             assert (await asyncio.wait_for(task, SOON_S))["state"] == "REVERTED"
 
     asyncio.run(main())

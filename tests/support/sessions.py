@@ -91,14 +91,19 @@ def expire(session: ZooKeeperSession) -> None:
     before = session._client.client_id
     until = time.monotonic() + 120
     while True:
-        # The client may have taken its session back before the thief's request to close it was sent: then once more.
-        thief = KazooClient(hosts=session.settings.hosts, client_id=before, timeout=session.settings.session_timeout)
-        thief.start(timeout=30)
-        thief.stop()
-        thief.close()
+        # The client may have taken its session back before the request to close it was sent: then once more.
+        close_elsewhere(session.settings.hosts, before)
         if _has_new_session(session, before):
             return
         assert time.monotonic() < until, "the client never got a new session"
+
+
+def close_elsewhere(hosts: str, client_id: tuple[int, bytes] | None) -> None:
+    """Take a session over from its client and close it. Certain only while its client cannot reach the server."""
+    thief = KazooClient(hosts=hosts, client_id=client_id, timeout=8.0)
+    thief.start(timeout=30)
+    thief.stop()
+    thief.close()
 
 
 def _has_new_session(session: ZooKeeperSession, before: tuple[int, bytes] | None) -> bool:
