@@ -154,7 +154,7 @@ class Watch:
         self._forget = await asyncio.to_thread(self._session.watch, self.path, self._on_change)
 
     async def wait(self, seconds: float) -> None:
-        """Return when the znode changed, the session was lost, or ``seconds`` are over."""
+        """Return when the znode changed, the connection was lost, or ``seconds`` are over."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
 

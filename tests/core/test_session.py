@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -212,14 +211,12 @@ def test_a_forgotten_watch_is_silent(session: ZooKeeperSession) -> None:
     assert not told.wait(0.1)
 
 
-def test_a_watch_also_tells_of_a_lost_session(proxy: TcpProxy, cluster: str) -> None:
+def test_a_watch_also_tells_of_a_lost_connection(proxy: TcpProxy, cluster: str) -> None:
     with ZooKeeperSession.connect(settings(proxy.hosts, session_timeout=1.0)) as session:
         told = threading.Event()
         session.watch(f"/{cluster}", told.set)
         proxy.refuse()
-        time.sleep(2.5)
-        proxy.heal()
-        assert told.wait(10)
+        assert told.wait(30)
 
 
 def test_reads_outlive_a_broken_connection(proxy: TcpProxy, cluster: str) -> None:

@@ -27,7 +27,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import GetChildren, GetData
-from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
+from kazoo.protocol.states import KeeperState, WatchedEvent
 from kazoo.security import ACL
 
 from airflow_provider_segments.core.zookeeper.multiread import MultiRead
@@ -83,8 +83,6 @@ class ZooKeeperSession:
         self.closed = False
         self.acl_of: Callable[[str], list[ACL]] | None = None
         self._client = settings.client()
-        self._lost_watchers: set[Callable[[], None]] = set()
-        self._lock = threading.Lock()
 
     @classmethod
     def connect(cls, settings: ZooKeeperSettings, **injected: Any) -> Self:
@@ -220,10 +218,11 @@ class ZooKeeperSession:
         return outcomes
 
     def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call ``changed`` from another thread when ``path`` is made, changed or removed, or the session is lost.
+        """Call ``changed`` from another thread when ``path`` is made, changed or removed, or the connection is lost.
 
         One call means "look again"; watch again to hear of the next change. Returns a function that forgets
-        ``changed``. Set the watch first and read after it, so that no change falls between the two.
+        ``changed``. Set the watch first and read after it, so that no change falls between the two. kazoo calls and
+        drops every watch when a connection breaks, so a session that is lost later has none that wait.
         """
         armed = threading.Event()
         armed.set()
@@ -233,18 +232,10 @@ class ZooKeeperSession:
                 armed.clear()
                 changed()
 
-        def forget() -> None:
-            armed.clear()
-            with self._lock:
-                self._lost_watchers.discard(once)
-
-        with self._lock:
-            self._lost_watchers.add(once)
         self._retry_read(lambda: self._client.exists_async(path, watch=once))
-        return forget
+        return armed.clear
 
     def _start(self) -> None:
-        self._client.add_listener(self._on_state)
         chroot, self._client.chroot = self._client.chroot, ""  # kazoo makes a chroot's last part only
         try:
             self._client.start(timeout=self.settings.connect_timeout)
@@ -257,14 +248,6 @@ class ZooKeeperSession:
             raise self._unavailable(
                 "refused the credentials" if denied else "did not answer", self.settings.connect_timeout
             ) from error
-
-    def _on_state(self, state: str) -> None:
-        if state != KazooState.LOST:
-            return
-        with self._lock:
-            watchers = list(self._lost_watchers)
-        for changed in watchers:
-            changed()
 
     def _unavailable(self, what: str, timeout: float) -> MetadataUnavailableError:
         return MetadataUnavailableError(
