@@ -18,7 +18,7 @@ from airflow_provider_segments.core.locking.types import Priority
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.identity import HeldLock
-from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.model.interval import Interval, Time, epoch_ms
 from airflow_provider_segments.core.model.names import check_table_name, check_text, is_entry_id
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
@@ -28,6 +28,7 @@ from airflow_provider_segments.core.snapshot import SegmentStatus, Snapshot
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table_config import TableConfigs
+from airflow_provider_segments.core.upsert.lag import require_heartbeats
 from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession, ZooKeeperSettings
 from airflow_provider_segments.core.zookeeper.paths import ClusterPaths
@@ -434,12 +435,24 @@ class Table:
             )
         return taken
 
-    def checkpoint(self, time_ms: int, *, region: str) -> int:
+    def checkpoint(self, at: Time, *, region: str) -> int:
         """The version of an upsert table that holds exactly what ``region`` had written up to its last heartbeat at or
-        before ``time_ms`` (epoch milliseconds), to be read as ``mark``: see :func:`.replication.stream.checkpoint`."""
+        before ``at``, to be read as ``mark``: see :func:`.replication.stream.checkpoint`. Raises what that raises, and
+        :class:`UpsertRefusedError` (``no-heartbeats``, ``no-region``)."""
         record = require_record(self.lineage())
+        require_heartbeats(self.config(), [region])
         known = record.stream or stream.VersionStream()
-        return stream.checkpoint(known, region, time_ms, floor=record.floor, table=self.name)
+        return stream.checkpoint(known, region, epoch_ms(at), floor=record.floor, table=self.name)
+
+    def mark_at(self, mark: int | None, checkpoint: Time | None, region: str | None) -> int | None:
+        """The mark that a reader asks for: ``mark``, or the ``checkpoint`` of a time in ``region``; ``None``, the
+        newest, without either. Raises what :meth:`checkpoint` raises, and :class:`ValueError` for both, or for one of
+        time and region without the other."""
+        if checkpoint is None and region is None:
+            return mark
+        if checkpoint is None or region is None or mark is not None:
+            raise ValueError("a checkpoint is a time and a region, and takes the place of a mark")
+        return self.checkpoint(checkpoint, region=region)
 
     @property
     def context(self) -> TableContext:

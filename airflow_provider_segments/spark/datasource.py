@@ -1,9 +1,10 @@
 """``spark.read.format("segments")``: a table through Arrow in the Python workers, wherever its objects are.
 
 Options: ``zk_hosts``, ``storage_uri``, ``table``, and if wanted ``cluster``, ``as_of`` (a lineage entry), ``mark`` (a
-version of an upsert table), ``start`` and ``end`` (ISO 8601 or epoch milliseconds; they choose segments by time, whose
-rows are whole: filter on the time column, or use :func:`.read.read_table`, which does). Credentials come from the
-environment (:mod:`airflow_provider_segments.core.environment`) and are never options: Spark shows those. Call
+version of an upsert table), or instead of it ``checkpoint`` (a time) and ``region``, ``start`` and ``end`` (they choose
+segments by time, whose rows are whole: filter on the time column, or use :func:`.read.read_table`, which does). Times
+are ISO 8601 or epoch milliseconds. Credentials come from the environment
+(:mod:`airflow_provider_segments.core.environment`) and are never options: Spark shows those. Call
 :func:`.read.register` first. Filters on the columns are pushed down to segments, row groups and rows. There is one
 partition for each 64 MiB of segments.
 
@@ -128,6 +129,7 @@ class SegmentsDataSource(DataSource):
         with connect(hosts, uri, self.options.get("cluster", DEFAULT_CLUSTER)) as store:
             table = store.table(name)
             config = table.config()
+            mark = table.mark_at(mark, _ms(self.options.get("checkpoint")), self.options.get("region"))
             snapshot = table.snapshot(start, end, as_of=as_of, mark=mark)
             if not with_schema:
                 return _Found.of(snapshot, config), None

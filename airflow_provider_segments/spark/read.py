@@ -24,7 +24,7 @@ from pyspark.sql.types import DateType, IntegralType, StructType, TimestampNTZTy
 
 from airflow_provider_segments.core.environment import storage_options, tiered_options, worker_environment
 from airflow_provider_segments.core.model.config import TableConfig
-from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS, Interval, parse_time, to_ms
+from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS, Interval, Time, epoch_ms
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import SourceDataError
@@ -34,9 +34,6 @@ from airflow_provider_segments.spark.row_validity import rows_with_validity, val
 from airflow_provider_segments.spark.schema import schema_of
 from airflow_provider_segments.spark.times import DAY_MS, quoted, time_ms
 from airflow_provider_segments.upsert.reading import require_mark
-
-Time = int | str | datetime.datetime
-"""UTC epoch milliseconds, ISO 8601 text (UTC when it names no zone), or a datetime with a zone."""
 
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
@@ -60,6 +57,8 @@ def read_table(
     end: Time | None = None,
     as_of: str | None = None,
     mark: int | None = None,
+    checkpoint: Time | None = None,
+    region: str | None = None,
     columns: Sequence[str] | None = None,
     schema: StructType | None = None,
     through_arrow: bool | None = None,
@@ -72,11 +71,13 @@ def read_table(
     spares looking for that one outside of the range); a table without segments raises :class:`SourceDataError` without
     it. ``through_arrow`` chooses the reader, by default Spark's own where it can reach the objects. An upsert table
     gives one row a key, at version ``mark`` or the newest: frames of one mark agree, whatever is ingested meanwhile.
+    ``checkpoint``, a time, reads it at the last heartbeat of ``region`` by then: see :meth:`.Table.checkpoint`.
     """
     opened = store.table(table)
     config = opened.config()
     low, high = _ms(start), _ms(end)
     wide = schema is None
+    mark = opened.mark_at(mark, checkpoint, region)
     taken = hold(spark, opened, as_of=as_of, mark=mark, low=None if wide else low, high=None if wide else high)
     return _rows(spark, config, taken, schema, low, high, columns, through_arrow)
 
@@ -99,16 +100,24 @@ def read_with_validity(spark: SparkSession, store: SegmentStore, table: str, *, 
 
 
 def create_view(
-    spark: SparkSession, store: SegmentStore, table: str, *, view: str | None = None, mark: int | None = None
+    spark: SparkSession,
+    store: SegmentStore,
+    table: str,
+    *,
+    view: str | None = None,
+    mark: int | None = None,
+    checkpoint: Time | None = None,
+    region: str | None = None,
 ) -> int:
-    """Make a temporary view, by default of the table's name, of an upsert table at ``mark`` or the newest version;
-    returns the mark. SQL needs no other change: whatever it asks sees one row a key, and every query the same ones.
+    """Make a temporary view, by default of the table's name, of an upsert table at ``mark``, at a ``checkpoint`` as
+    :func:`read_table` takes it, or at the newest version; returns the mark. SQL needs no other change: whatever it asks
+    sees one row a key, and every query the same ones.
 
     The snapshot is held as by :func:`read_table`; make the view again for newer rows. Raises what that raises, and
     :class:`SnapshotRefusedError` (``no-mark``) for another table.
     """
     opened = store.table(table)
-    taken = hold(spark, opened, mark=mark, low=None, high=None)
+    taken = hold(spark, opened, mark=opened.mark_at(mark, checkpoint, region), low=None, high=None)
     read_at = require_mark(taken)
     rows = _rows(spark, opened.config(), taken, None, None, None, None, None)
     rows.createOrReplaceTempView(view or table)
@@ -125,6 +134,8 @@ def leased_table(
     end: Time | None = None,
     as_of: str | None = None,
     mark: int | None = None,
+    checkpoint: Time | None = None,
+    region: str | None = None,
     columns: Sequence[str] | None = None,
     schema: StructType | None = None,
     through_arrow: bool | None = None,
@@ -139,6 +150,7 @@ def leased_table(
     low, high = _ms(start), _ms(end)
     wide = schema is None
     limits = (None, None) if wide else (low, high)
+    mark = opened.mark_at(mark, checkpoint, region)
     with opened.snapshot(*limits, as_of=as_of, mark=mark, owner=owner_of(spark)) as taken:
         yield _rows(spark, config, taken, schema, low, high, columns, through_arrow)
 
@@ -321,9 +333,4 @@ def _arrow(
 
 
 def _ms(at: Time | None) -> int | None:
-    match at:
-        case str():
-            return parse_time(at)
-        case datetime.datetime():
-            return to_ms(at)
-    return at
+    return None if at is None else epoch_ms(at)

@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from airflow_provider_segments.core.model.interval import Time
 from airflow_provider_segments.core.model.segment import Segment
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.upsert.record import require_record
@@ -26,28 +27,41 @@ if TYPE_CHECKING:
 
 
 def read_rows(
-    table: Table, *, mark: int | None = None, columns: Sequence[str] | None = None, with_validity: bool = False
+    table: Table,
+    *,
+    mark: int | None = None,
+    checkpoint: Time | None = None,
+    region: str | None = None,
+    columns: Sequence[str] | None = None,
+    with_validity: bool = False,
 ) -> pyarrow.Table:
-    """The rows of an upsert table at version ``mark``, by default the newest: one a key, and none of deleted keys.
+    """The rows of an upsert table at version ``mark``, at the last heartbeat of ``region`` by the time ``checkpoint``
+    (:meth:`.Table.checkpoint`), or at the newest version: one a key, and none of deleted keys.
 
     ``with_validity`` gives all rows that are kept, with ``$validFrom`` and ``$validUntil`` (both null: never visible)
     and where each was in its input. The snapshot is leased while it is read. Raises :class:`UpsertRefusedError` for a
-    mark that cannot be read, and :class:`SourceDataError` for a table without rows, which has no schema.
+    mark or checkpoint that cannot be read, and :class:`SourceDataError` for a table without rows, which has no schema.
     """
     deletes = _deletes(table)
-    with table.snapshot(mark=mark) as taken:
+    with table.snapshot(mark=table.mark_at(mark, checkpoint, region)) as taken:
         if with_validity:
             return _whole(table.name, [*rows_with_validity(taken, columns)])
         return _whole(table.name, [*valid_rows(taken, columns, deletes)])
 
 
 def to_duckdb(
-    connection: duckdb.DuckDBPyConnection, table: Table, *, view: str | None = None, mark: int | None = None
+    connection: duckdb.DuckDBPyConnection,
+    table: Table,
+    *,
+    view: str | None = None,
+    mark: int | None = None,
+    checkpoint: Time | None = None,
+    region: str | None = None,
 ) -> int:
-    """Make ``view`` (by default the table's name) in ``connection``, with the rows at one mark; returns the mark. The
-    rows are in memory: every query of the connection sees the same ones."""
+    """Make ``view`` (by default the table's name) in ``connection``, with the rows at the mark that :func:`read_rows`
+    would read; returns the mark. The rows are in memory: every query of the connection sees the same ones."""
     deletes = _deletes(table)
-    with table.snapshot(mark=mark) as taken:
+    with table.snapshot(mark=table.mark_at(mark, checkpoint, region)) as taken:
         rows = _whole(table.name, [*valid_rows(taken, None, deletes)])
         read_at = require_mark(taken)
     connection.register(view or table.name, rows)

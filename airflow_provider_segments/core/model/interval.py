@@ -19,6 +19,9 @@ MIN_MS = -62_135_596_800_000
 MAX_MS = 253_402_300_800_000
 """9999-12-31T24:00:00Z, the end of the last chunk."""
 
+Time = int | str | datetime
+"""UTC epoch milliseconds, ISO 8601 text (UTC when it names no zone), or a datetime with a zone."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -153,6 +156,17 @@ def to_ms(at: datetime) -> int:
     if at.tzinfo is None:
         raise ValueError(f"{at} has no time zone; say which one it is in")
     return (at - _EPOCH) // timedelta(milliseconds=1)
+
+
+def epoch_ms(at: Time) -> int:
+    """``at`` in milliseconds since the epoch. Raises :class:`ValueError` for text that is no time, and for a datetime
+    without a zone."""
+    match at:
+        case str():
+            return parse_time(at)
+        case datetime():
+            return to_ms(at)
+    return at
 
 
 def from_ms(at_ms: int) -> datetime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.replication.heartbeat import Lag, lags
 from airflow_provider_segments.core.upsert.record import UpsertRecord
 from airflow_provider_segments.exceptions import UpsertRefusedError
@@ -17,6 +18,15 @@ def heartbeat_lags(
 
     Raises :class:`UpsertRefusedError`: ``no-heartbeats`` for a table that expects none, ``no-region`` for a region that
     its config does not name."""
+    upsert = require_heartbeats(config, regions)
+    assert upsert.heartbeat_ms is not None
+    last = {} if record.stream is None else record.stream.last()
+    return lags(regions or upsert.regions, last, upsert.heartbeat_ms, now_ms)
+
+
+def require_heartbeats(config: TableConfig, regions: Collection[str] = ()) -> UpsertConfig:
+    """The upsert config of a table that expects heartbeats of ``regions``. Raises what :func:`heartbeat_lags`
+    raises."""
     upsert = config.upsert
     if upsert is None or upsert.heartbeat_ms is None:
         raise UpsertRefusedError(
@@ -28,5 +38,4 @@ def heartbeat_lags(
     if unknown := sorted(set(regions) - set(upsert.regions)):
         detail = f"its config names no region {unknown[0]!r}; it has {', '.join(upsert.regions)}"
         raise UpsertRefusedError("no-region", detail, table=config.name)
-    last = {} if record.stream is None else record.stream.last()
-    return lags(regions or upsert.regions, last, upsert.heartbeat_ms, now_ms)
+    return upsert
