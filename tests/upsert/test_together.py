@@ -6,10 +6,7 @@ there: a reader who sees half a batch, a row twice or an old row beside its succ
 
 from __future__ import annotations
 
-import os
 import random
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 from airflow_provider_segments.core.table import SegmentStore, Table
@@ -19,6 +16,7 @@ from airflow_provider_segments.exceptions import UpsertRefusedError
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.reading import read_rows
+from tests.support.children import exit_codes, spawn
 from tests.support.sessions import settings
 from tests.support.tables import on_session
 from tests.upsert.world import Event, to_arrow, upsert_config
@@ -48,18 +46,6 @@ def read_until(table: Table, stop: Path, reads: Path, seed: int) -> None:
     reads.write_text(str(done))
 
 
-def in_child(work: Callable[[], None]) -> int:
-    child = os.fork()
-    if child:
-        return child
-    try:
-        work()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-
-
 def test_the_total_is_the_same_at_every_read_while_money_moves(store: SegmentStore, tmp_path: Path) -> None:
     store.apply_config(upsert_config(deleteRecordColumn=None, keyPartitions=3))
     table = store.table("t")
@@ -73,7 +59,7 @@ def test_the_total_is_the_same_at_every_read_while_money_moves(store: SegmentSto
         session = ZooKeeperSession.connect(settings(store.session.settings.hosts))
         read_until(on_session(store, session).table("t"), stop, tmp_path / f"reads{number}", number)
 
-    children = [in_child(lambda number=number: reader(number)) for number in range(READERS)]  # type: ignore[misc]
+    children = [spawn(lambda number=number: reader(number)) for number in range(READERS)]  # type: ignore[misc]
     rnd = random.Random(7)
     try:
         for batch in range(BATCHES):
@@ -90,7 +76,7 @@ def test_the_total_is_the_same_at_every_read_while_money_moves(store: SegmentSto
                 UpsertCompactor(table).run(floor=require_record(table.lineage()).clock - 5)
     finally:
         stop.touch()
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        codes = exit_codes(children)
     assert codes == [0] * READERS
     assert sorted(balances(table, None)) == sorted(money)
     reads = [int((tmp_path / f"reads{number}").read_text()) for number in range(READERS)]
