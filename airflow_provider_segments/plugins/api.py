@@ -26,7 +26,7 @@ from airflow_provider_segments.exceptions import (
     TableNotFoundError,
 )
 from airflow_provider_segments.plugins import operations as operating
-from airflow_provider_segments.plugins import overview, past
+from airflow_provider_segments.plugins import overview, past, regions
 from airflow_provider_segments.plugins.connections import list_connections
 from airflow_provider_segments.plugins.models import (
     Connections,
@@ -36,8 +36,10 @@ from airflow_provider_segments.plugins.models import (
     History,
     Operations,
     Preview,
+    Regions,
     Segments,
     TableDetail,
+    TableRegions,
     Tables,
     Timeline,
 )
@@ -173,6 +175,12 @@ def table_events(given: Given, table: str, limit: Limit = 100) -> Events:
     return operating.list_events(given, table, limit)
 
 
+@app.get("/api/connections/{conn_id}/tables/{table}/regions")
+def table_regions(given: Given, table: str) -> TableRegions:
+    """How long ago each region of an upsert table was heard, and its last comparisons."""
+    return regions.describe_table_regions(given, table)
+
+
 @app.get("/api/connections/{conn_id}/tables/{table}/entries/{entry_id}")
 def entry(given: Given, table: str, entry_id: str) -> EntryDetail:
     """One lineage entry, and what has become of it."""
@@ -189,6 +197,12 @@ def preview(given: Given, table: str, entry_id: str) -> Preview:
 def operations(given: Given) -> Operations:
     """Deletions, locks and leases."""
     return operating.describe_operations(given)
+
+
+@app.get("/api/connections/{conn_id}/regions")
+def all_regions(given: Given) -> Regions:
+    """The regions of all upsert tables that have some."""
+    return regions.list_regions(given)
 
 
 @app.get("/api/connections/{conn_id}/events")

@@ -20,7 +20,8 @@ from airflow_provider_segments.core.registry.shard import Shard
 from airflow_provider_segments.core.replacement.forecast import Totals
 from airflow_provider_segments.core.snapshot import View, Visibility
 from airflow_provider_segments.core.table import SegmentStore, Table, newest_of
-from airflow_provider_segments.exceptions import ContentionError, TableDroppedError
+from airflow_provider_segments.core.table_config import decode_config
+from airflow_provider_segments.exceptions import ContentionError, CorruptRecordError, TableDroppedError
 from airflow_provider_segments.plugins.waiting import Waiting, read_waiting
 
 _ATTEMPTS = 20
@@ -66,6 +67,7 @@ class FactsCache:
     def __init__(self, store: SegmentStore) -> None:
         self.store = store
         self._known: OrderedDict[str, TableFacts] = OrderedDict()
+        self._configs: dict[str, tuple[int, TableConfig]] = {}
         self._waiting: tuple[float, Waiting] | None = None
         self._lock = threading.Lock()
 
@@ -75,6 +77,24 @@ class FactsCache:
         if known is None or now - known[0] > _QUEUE_AGE_S:
             known = self._waiting = (now, read_waiting(self.store))
         return known[1]
+
+    def configs(self) -> dict[str, TableConfig]:
+        """The configs of all tables by name, but for those that cannot be read: reading such a table says why."""
+        names = self.store.tables()
+        paths = [self.store.paths.config(name) for name in names]
+        found: dict[str, tuple[int, TableConfig]] = {}
+        for name, path, node in zip(names, paths, self.store.session.get_many(paths), strict=True):
+            if node is None:
+                continue
+            known = self._configs.get(name)
+            if known is None or known[0] != node.mzxid:
+                try:
+                    known = (node.mzxid, decode_config(node.data, name, path))
+                except CorruptRecordError:
+                    continue
+            found[name] = known
+        self._configs = found
+        return {name: config for name, (_, config) in found.items()}
 
     def stamps(self, names: Sequence[str]) -> list[Stamp]:
         """The stamps of those tables now, for one read."""

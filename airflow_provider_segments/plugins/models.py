@@ -301,6 +301,58 @@ class Operations(BaseModel):
     leases: list[LeaseRow]
 
 
+class PartitionRow(BaseModel):
+    """A source partition of a region: the offset to read next, how long ago it brought a heartbeat (absent: never), and
+    how many offsets this table had read less of it than another region at a comparison."""
+
+    partition: int
+    position: int
+    lag_ms: int | None
+    behind: int
+
+
+class RegionRow(BaseModel):
+    """A region of an upsert table. ``state`` is ``heard``, ``silent``, ``clock ahead``, ``never``, or ``no heartbeats``
+    where none are expected."""
+
+    region: str
+    state: str
+    lag_ms: int | None
+    heard_ms: int | None
+    partitions: list[PartitionRow]
+
+
+class ComparisonRow(BaseModel):
+    """The last comparison with a table of another region: the versions, what was found by kind, and where the keys
+    are."""
+
+    other: str
+    at_ms: int
+    version: int
+    other_version: int
+    counts: dict[str, int]
+    has_diverged: bool
+    other_behind: dict[str, int]
+    findings: str
+    entry_id: str
+
+
+class TableRegions(BaseModel):
+    """The regions of one upsert table. ``error`` says why the rest is not known."""
+
+    table: str
+    error: str | None = None
+    interval_ms: int | None = None
+    regions: list[RegionRow] = []
+    comparisons: list[ComparisonRow] = []
+
+
+class Regions(BaseModel):
+    """The upsert tables that are fed from regions."""
+
+    tables: list[TableRegions]
+
+
 class Connections(BaseModel):
     """The connections of type ``segments``, those that nobody can read, and the DAGs that the page starts or watches.
     ``{table}`` in a DAG's id stands for the table's name."""

@@ -30,11 +30,13 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import parse_time
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
+from airflow_provider_segments.core.replication.comparisons import ComparisonRecord, keep_comparison
 from airflow_provider_segments.core.replication.leapfrog import (
     Kind,
     LastRow,
     Side,
     expected_winner,
+    has_diverged,
     judge,
     lag_behind,
 )
@@ -69,9 +71,13 @@ _FINDING = (
 class Comparison:
     """What a comparison has found. ``counts`` are keys by kind, and source partitions whose digests differ;
     ``lag_a`` and ``lag_b`` are, by source partition, the offsets that each has read less of than the other;
-    ``entry_id`` is that of the push into the table of findings, empty when there was nothing to push."""
+    ``entry_id`` is that of the push into the table of findings, empty when there was nothing to push. Compared were the
+    versions ``version_a`` and ``version_b``, at ``at_ms``."""
 
     counts: dict[str, int]
+    version_a: int
+    version_b: int
+    at_ms: int
     lag_a: dict[str, int] = field(default_factory=dict)
     lag_b: dict[str, int] = field(default_factory=dict)
     entry_id: str = ""
@@ -79,7 +85,21 @@ class Comparison:
     @property
     def has_diverged(self) -> bool:
         """Whether anything was found that lag does not explain."""
-        return any(self.counts.get(kind, 0) for kind in Kind if kind not in (Kind.UNDECIDED, Kind.HEALED))
+        return has_diverged(self.counts)
+
+    def record(self, other: str, findings: str) -> ComparisonRecord:
+        """What is kept of it: see :mod:`.comparisons`."""
+        return ComparisonRecord(
+            other=other,
+            at_ms=self.at_ms,
+            version=self.version_a,
+            other_version=self.version_b,
+            counts=self.counts,
+            behind=self.lag_a,
+            other_behind=self.lag_b,
+            findings=findings,
+            entry_id=self.entry_id,
+        )
 
 
 def compare_regions(
@@ -124,7 +144,7 @@ def compare_regions(
     finally:
         judged.unpersist()
     found = {str(kind): number for kind, number in sorted(counts.items()) if number}
-    done = Comparison(found, lag_a, lag_b, entry_id)
+    done = Comparison(found, a.version, b.version, a.found_ms, lag_a, lag_b, entry_id)
     _LOG.info("table %r: versions %d and %d: %s", table_a.name, a.version, b.version, found or "all keys agree")
     return done
 
@@ -379,9 +399,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         with connect(arguments.other_zk_hosts, arguments.other_storage_uri, arguments.other_cluster) as store:
             other = store.table(arguments.other_table or table.name)
             done = compare_regions(spark, table, other, findings, checkpoint=checkpoint)
+        where = f"{arguments.other_cluster!r} at {arguments.other_zk_hosts}"
+        kept = done.record(f"table {other.name!r} in {where}", findings.name)
+        keep_comparison(table.store.cluster, table.name, kept)
         if done.has_diverged:
             raise RegionsDivergedError(
-                f"table {table.name!r} differs in {arguments.other_cluster!r} at {arguments.other_zk_hosts}: "
+                f"table {table.name!r} differs in {where}: "
                 f"{json.dumps(done.counts)}; the keys are in table {findings.name!r}, entry {done.entry_id}"
             )
         return 0

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from airflow_provider_segments.core.replication.comparisons import read_comparisons
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import UpsertRefusedError
 from airflow_provider_segments.hooks.segments import SegmentsHook
@@ -77,7 +78,12 @@ def test_dag_compares_two_regions_and_fails_when_a_key_differs(
             ingest_to_barriers(UpsertIngestor(table, cache=tmp_path / table.store.paths.cluster), arrow(log.rows))
     done = run_dag(dags()["segments_compare_regions"], conf)
     assert done.state == "failed", states(done)
-    assert store.table(f"{regions.name}_findings").snapshot().rows == 2, "the key, and the digest of its source"
+    findings = store.table(f"{regions.name}_findings")
+    assert findings.snapshot().rows == 2, "the key, and the digest of its source"
+    [kept] = read_comparisons(store.cluster, regions.name)
+    assert (kept.counts, kept.has_diverged) == ({"digest": 1, "mismatch": 1}, True)
+    assert f"other_{regions.name}" in kept.other
+    assert (kept.findings, [kept.entry_id]) == (findings.name, list(findings.lineage().entries))
 
 
 def test_metrics_tell_the_lag_of_each_region(regions: Table, tmp_path: Path, metrics: MetricsBackend) -> None:

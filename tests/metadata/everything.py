@@ -11,6 +11,7 @@ from airflow_provider_segments.core.locking import LockRequest
 from airflow_provider_segments.core.model import records
 from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.model.ledger import LedgerComponent, LedgerType, OffloadContext
+from airflow_provider_segments.core.replication.comparisons import ComparisonRecord, keep_comparison
 from airflow_provider_segments.core.replication.emission import HeartbeatEmitter
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.tiering import records as offloads
@@ -87,6 +88,8 @@ def _leave_what_a_killed_run_leaves(world: World) -> None:
     held = HeldVersion("reader", 1, True, world.hand.now_ms)
     session.commit([Create(paths.held_version("t", "reader"), records.encode(held))])
     HeartbeatEmitter(world.store.cluster, "t", "eu", "me").emit(1, lambda _: None)
+    compared = ComparisonRecord(other="there", at_ms=world.hand.now_ms, version=1, other_version=1)
+    keep_comparison(world.store.cluster, "t", compared)
 
 
 def _shut(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,12 @@ import pytest
 from airflow_provider_segments.core.locking.types import LockRequest
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.replication.comparisons import ComparisonRecord, keep_comparison
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
+from airflow_provider_segments.upsert.barriers import ingest_to_barriers
+from airflow_provider_segments.upsert.ingest import UpsertIngestor
+from tests.replication.support import Log, arrow, region_config
 from tests.support.standalone import REPOSITORY, Airflow, standalone
 from tests.support.tables import DAY_MS, JANUARY_1, push, stage
 
@@ -52,6 +57,7 @@ def store(zookeeper: EmbeddedZooKeeper, home: Path) -> Iterator[SegmentStore]:
         one = make(opened, "only_push", "REFRESH")
         push_rows(one, ["o1"], 9)
         make(opened, "accounts", upsert=True)
+        make_regions(opened, home)
         odd = make(opened, "odd_name-with.dots")
         week = Interval(JANUARY_1, JANUARY_1 + 7 * DAY_MS)
         odd.locks.acquire(LockRequest(group="airflow/nightly/manual", task="build", interval=week))
@@ -63,6 +69,34 @@ def store(zookeeper: EmbeddedZooKeeper, home: Path) -> Iterator[SegmentStore]:
         make(opened, "broken")
         opened.session.commit([_broken(opened)])
         yield opened
+
+
+def make_regions(store: SegmentStore, folder: Path) -> None:
+    """An upsert table that two regions feed: one is heard, one is silent; a comparison has found a key that differs."""
+    store.apply_config(region_config("status"))
+    now_ms = time.time_ns() // 1_000_000
+    logs = Log("eu", 2), Log("us")
+    for number in range(6):
+        logs[0].event(f"k{number}", f"v{number}", part=number % 2)
+    logs[1].event("k0", "newer", time=2)
+    logs[0].beat(now_ms + 30 * DAY_MS)  # ahead, and so heard for as long as the test takes
+    logs[1].beat(now_ms - 30 * 60_000)
+    ingestor = UpsertIngestor(store.table("status"), cache=folder / "cache")
+    ingest_to_barriers(ingestor, arrow([row for log in logs for row in log.rows]))
+    findings = store.table("status_findings")
+    make(store, findings.name)
+    entry_id = push(findings, ["found"])
+    done = ComparisonRecord(
+        other="table 'status' in 'segments_us' at zk.us:2181",
+        at_ms=now_ms - 5 * 60_000,
+        version=2,
+        other_version=7,
+        counts={"mismatch": 1, "undecided": 3},
+        behind={"us/0": 12},
+        findings=findings.name,
+        entry_id=entry_id,
+    )
+    keep_comparison(store.cluster, "status", done)
 
 
 def _broken(store: SegmentStore) -> object:
@@ -240,6 +274,41 @@ def test_a_table_tells_its_history(browser: Browser, airflow: Airflow, pictures:
     page.screenshot(path=pictures / f"history-below-{'dark' if dark else 'light'}.png")
     visit.check_access("table")
     assert not visit.errors
+    visit.close()
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1400), (True, 1400), (False, 390)], ids=["light", "dark", "phone"])
+def test_a_silent_region_and_a_divergence_are_told_before_anything_else(
+    browser: Browser, airflow: Airflow, pictures: Path, dark: bool, width: int
+) -> None:
+    """The banner on the list leads to the regions; the table's own page has them beside its mark and its versions."""
+    visit = Visit(browser, airflow, "viewer", dark=dark, width=width)
+    kind = "dark" if dark else "phone" if width < 500 else "light"
+    page = visit.open()
+    banner = page.get_by_role("alert").filter(has_text="Table status: region us is silent, last heard")
+    banner.wait_for()
+    page.get_by_role("alert").filter(has_text="Table status differs from the one of another region").wait_for()
+    banner.get_by_role("link", name="Regions").click()
+    card = page.get_by_role("region", name="Regions of status").first
+    card.get_by_text("clock ahead").wait_for()
+    assert "silent" in card.get_by_role("row").filter(has_text="us").first.inner_text()
+    card.get_by_text("12 offsets behind another region").wait_for()
+    card.get_by_text("mismatch: 1, undecided: 3").wait_for()
+    card.get_by_text("diverged", exact=True).wait_for()
+    page.screenshot(path=pictures / f"regions-{kind}.png")
+    visit.check_access("regions")
+    card.get_by_role("link", name="status", exact=True).click()
+    page.get_by_role("heading", name="Readers with copies").wait_for()
+    page.get_by_role("region", name="Regions of status").get_by_text("silent").wait_for()
+    page.get_by_text("eu/0: 4, eu/1: 4, us/0: 2").wait_for()
+    page.screenshot(path=pictures / f"upsert-{kind}.png")
+    page.get_by_role("heading", name="Regions").scroll_into_view_if_needed()
+    page.screenshot(path=pictures / f"upsert-below-{kind}.png")
+    visit.check_access("upsert table")
+    page.get_by_role("link", name="status_findings").click()
+    page.get_by_role("heading", name="Segments / status_findings").wait_for()
+    assert not visit.errors
+    assert not visit.foreign
     visit.close()
 
 

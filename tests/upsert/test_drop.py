@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_segments.core.model.names import is_entry_id
+from airflow_provider_segments.core.replication.comparisons import ComparisonRecord, keep_comparison
 from airflow_provider_segments.core.replication.emission import HeartbeatEmitter
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.upsert.marks import HeldVersions
@@ -29,6 +30,7 @@ def test_a_dropped_table_shows_nothing_comes_back_whole_and_goes_in_the_end(
         ingestor.ingest(to_arrow([Event(at, 0, at, "a", f"v{at}", False)]))
     HeldVersions(timed.cluster, "t").report("extract", 1)
     HeartbeatEmitter(timed.cluster, "t", "eu", "me").emit(1, lambda _: None)
+    keep_comparison(timed.cluster, "t", ComparisonRecord(other="there", at_ms=1, version=1, other_version=1))
     dropped = table.drop()
     assert is_entry_id(dropped.entry_id)
     with pytest.raises(TableDroppedError):

@@ -135,6 +135,32 @@ export type Operations = {
   }[];
   leases: { table: string; owner: string; taken_ms: number }[];
 };
+export type PartitionRow = { partition: number; position: number; lag_ms: number | null; behind: number };
+export type RegionRow = {
+  region: string;
+  state: string;
+  lag_ms: number | null;
+  heard_ms: number | null;
+  partitions: PartitionRow[];
+};
+export type ComparisonRow = {
+  other: string;
+  at_ms: number;
+  version: number;
+  other_version: number;
+  counts: Record<string, number>;
+  has_diverged: boolean;
+  other_behind: Record<string, number>;
+  findings: string;
+  entry_id: string;
+};
+export type TableRegions = {
+  table: string;
+  error: string | null;
+  interval_ms: number | null;
+  regions: RegionRow[];
+  comparisons: ComparisonRow[];
+};
 export type Connections = {
   connections: string[];
   unreadable: string[];
@@ -209,6 +235,8 @@ export const getEntry = (conn: string, table: string, entry: string): Promise<En
 export const getPreview = (conn: string, table: string, entry: string): Promise<Preview> =>
   request("GET", `${of(conn, table)}/entries/${part(entry)}/preview`);
 export const getOperations = (conn: string): Promise<Operations> => request("GET", `${ours(conn)}/operations`);
+export const getRegions = (conn: string): Promise<{ tables: TableRegions[] }> => request("GET", `${ours(conn)}/regions`);
+export const getTableRegions = (conn: string, table: string): Promise<TableRegions> => request("GET", `${of(conn, table)}/regions`);
 export const getEvents = (conn: string, table: string | null): Promise<Events> =>
   request("GET", table === null ? `${ours(conn)}/events` : `${of(conn, table)}/events`);
 

@@ -5,6 +5,7 @@ import { getConnections, getDag, type Connections } from "./api";
 import { OperationsPage } from "./operations";
 import { Banners, Shown, useLoaded } from "./parts";
 import { link, read } from "./place";
+import { RegionsPage, SilentRegions } from "./regions";
 import { RunTab } from "./runs";
 import { STYLE } from "./style";
 import { TablePage } from "./table";
@@ -73,13 +74,19 @@ function Browse(props: { known: Connections }): React.ReactElement {
         <a href={link({ conn, view: "operations" })} {...current(place.view === "operations")}>
           Operations
         </a>
+        <a href={link({ conn, view: "regions" })} {...current(place.view === "regions")}>
+          Regions
+        </a>
       </nav>
       <Banners texts={unreadable} />
       <Paused known={known} />
+      {place.view !== "regions" && !place.table && <SilentRegions conn={conn} />}
       {place.table ? (
         <TablePage key={`${conn}/${place.table}`} conn={conn} table={place.table} known={known} />
       ) : place.view === "operations" ? (
         <OperationsPage conn={conn} />
+      ) : place.view === "regions" ? (
+        <RegionsPage conn={conn} />
       ) : (
         <TableList conn={conn} />
       )}

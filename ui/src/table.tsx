@@ -15,6 +15,7 @@ import { Compare } from "./compare";
 import { count, plural, short, size, time } from "./format";
 import { Trail } from "./operations";
 import { By, Pages, Push, Shown, Tag, useLoaded, When } from "./parts";
+import { RegionsPart } from "./regions";
 import { SegmentsByTime } from "./timeline";
 import { UpsertPart } from "./upsert";
 
@@ -39,6 +40,7 @@ export function TablePage(props: { conn: string; table: string; known: Connectio
           <React.Fragment>
             <Summary detail={found} />
             {found.table.upsert !== null && <UpsertPart upsert={found.table.upsert} />}
+            {found.table.upsert !== null && <RegionsPart conn={conn} table={table} />}
             <h2>Lineage</h2>
             <Lineage conn={conn} table={table} detail={found} history={history.value} choose={setChosen} />
             <Pages offset={offset} limit={LIMIT} total={found.entries_total} go={setOffset} names={["Newer", "Older"]} />

@@ -75,6 +75,11 @@ def expected_winner(a: LastRow | None, b: LastRow | None) -> str:
     return "" if a.order == b.order else "a" if a.order > b.order else "b"
 
 
+def has_diverged(counts: Mapping[str, int]) -> bool:
+    """Return True if ``counts``, by kind, have anything that lag does not explain."""
+    return any(counts.get(kind, 0) for kind in Kind if kind not in (Kind.UNDECIDED, Kind.HEALED))
+
+
 def lag_behind(watermark: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     """By source partition, how many offsets ``watermark`` is behind ``other``, where it is behind. A source partition
     of which nothing was read is behind by all."""

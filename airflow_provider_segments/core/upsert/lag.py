@@ -11,6 +11,18 @@ from airflow_provider_segments.core.upsert.record import UpsertRecord
 from airflow_provider_segments.exceptions import UpsertRefusedError
 
 
+def partitions_heard(record: UpsertRecord, region: str) -> dict[int, int | None]:
+    """The time of the last heartbeat (epoch milliseconds) that each source partition of ``region`` has brought, of the
+    partitions of which anything was read; ``None`` where no heartbeat is known that one has brought."""
+    taken = [] if record.stream is None else record.stream.taken(region)
+    sources = (source.rpartition("/") for source in record.positions)
+    parts = {int(part) for name, _, part in sources if name == region}
+    parts |= {part for heartbeat in taken for part in heartbeat.missing}
+    return {
+        part: next((one.time_ms for one in reversed(taken) if part not in one.missing), None) for part in sorted(parts)
+    }
+
+
 def heartbeat_lags(
     config: TableConfig, record: UpsertRecord, now_ms: int, regions: Collection[str] = ()
 ) -> dict[str, Lag]:

@@ -106,6 +106,7 @@ class ClusterPaths:
             self.offloads(table),
             self.held_versions(table),
             self.emissions(table),
+            self.comparisons(table),
             self.config(table),
         )
 
@@ -124,6 +125,10 @@ class ClusterPaths:
     def emission(self, table: str, region: str) -> str:
         """The state of the emitters of one region's heartbeats."""
         return f"{self.emissions(table)}/{check_table_name(region)}"
+
+    def comparisons(self, table: str) -> str:
+        """The last comparisons of an upsert table with those of other regions."""
+        return f"/{self.cluster}/COMPARISONS/{check_table_name(table)}"
 
     def config(self, table: str) -> str:
         """A table's config."""
