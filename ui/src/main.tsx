@@ -78,9 +78,9 @@ function Browse(props: { known: Connections }): React.ReactElement {
           Regions
         </a>
       </nav>
+      {place.view !== "regions" && !place.table && <SilentRegions conn={conn} />}
       <Banners texts={unreadable} />
       <Paused known={known} />
-      {place.view !== "regions" && !place.table && <SilentRegions conn={conn} />}
       {place.table ? (
         <TablePage key={`${conn}/${place.table}`} conn={conn} table={place.table} known={known} />
       ) : place.view === "operations" ? (

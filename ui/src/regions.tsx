@@ -1,6 +1,6 @@
 import React from "react";
 import { getRegions, getTableRegions, type ComparisonRow, type RegionRow, type TableRegions } from "./api";
-import { count, left, plural, short } from "./format";
+import { ago, count, left, plural, short } from "./format";
 import { Banners, Grid, Shown, Tag, useLoaded, When } from "./parts";
 import { link } from "./place";
 
@@ -92,7 +92,7 @@ function Regions(props: { conn: string; found: TableRegions }): React.ReactEleme
       <Grid
         label={`Regions of ${found.table}`}
         head={["Region", "State", "Last heard", "Source partitions: last heartbeat, next offset"]}
-        rows={found.regions.map((one) => [<code>{one.region}</code>, <State state={one.state} />, heard(one.lag_ms), <Sources region={one} />])}
+        rows={found.regions.map((one) => [<code>{one.region}</code>, <State state={one.state} />, lastHeard(one), <Sources region={one} />])}
       />
       <h3>Last comparisons</h3>
       {found.comparisons.length === 0 ? (
@@ -109,6 +109,10 @@ function Regions(props: { conn: string; found: TableRegions }): React.ReactEleme
     </React.Fragment>
   );
 }
+
+/** A heartbeat of a clock that is ahead is still to come. */
+const lastHeard = (one: RegionRow): string =>
+  one.state === "clock ahead" && one.heard_ms !== null ? ago(one.heard_ms) : heard(one.lag_ms);
 
 const heard = (ms: number | null): string => (ms === null ? "never" : `${lag(ms)} ago`);
 
