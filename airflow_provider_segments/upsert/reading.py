@@ -13,6 +13,7 @@ import pyarrow.parquet
 from airflow_provider_segments.core.model.interval import Time
 from airflow_provider_segments.core.model.segment import Segment
 from airflow_provider_segments.core.snapshot import Snapshot
+from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.core.upsert.view import segment_versions
 from airflow_provider_segments.exceptions import SnapshotRefusedError, SourceDataError
@@ -86,12 +87,28 @@ def valid_rows(taken: Snapshot, columns: Sequence[str] | None, deletes: str | No
 def rows_with_validity(taken: Snapshot, columns: Sequence[str] | None = None) -> Iterator[pyarrow.Table]:
     """All rows of each segment, with the versions between which each is visible."""
     mark, ends = require_mark(taken), read_ends(taken)
-    for segment, version in _versions(taken):
+    for segment, version in segments_with_versions(taken):
         rows = read_segment(taken, segment, columns)
         start, until = ends.get(segment.name, NO_ENDS).intervals(version, segment.rows)
         later = pyarrow.compute.greater(until, mark)
         until = pyarrow.compute.if_else(later, pyarrow.scalar(None, pyarrow.int64()), until)
         yield rows.append_column(VALID_FROM, start).append_column(VALID_UNTIL, until)
+
+
+def segments_with_versions(taken: Snapshot) -> Iterator[tuple[Segment, int]]:
+    """The snapshot's segments, each with the version that its rows begin with: see
+    :func:`.upsert.view.segment_versions`."""
+    assert taken.lineage is not None
+    segments = taken.segments
+    versions = segment_versions(require_record(taken.lineage), {one.entry_id for one in segments})
+    return ((segment, versions[segment.entry_id]) for segment in segments)
+
+
+def newest_segment(taken: Snapshot) -> Segment:
+    """The segment that has the table's schema. Raises :class:`SourceDataError` when there is none."""
+    if not len(taken):
+        raise SourceDataError(f"table {taken.table!r} has no visible segments, and so no schema")
+    return max(taken.segments, key=lambda segment: (segment.born, segment.name))
 
 
 def require_mark(taken: Snapshot) -> int:
@@ -126,8 +143,15 @@ def read_segment(taken: Snapshot, segment: Segment, columns: Sequence[str] | Non
 
 def read_rows_at(taken: Snapshot, segment: Segment, rows: Column) -> pyarrow.Table:
     """The rows with these numbers, in this order. Only the row groups that they are in are read, one at a time."""
-    with taken.store_of(segment.tiered).open(segment.key) as file:
+    return read_object_rows(taken.store_of(segment.tiered), segment.key, rows)
+
+
+def read_object_rows(store: ObjectStore, key: str, rows: Column) -> pyarrow.Table:
+    """:func:`read_rows_at` of an object."""
+    with store.open(key) as file:
         opened = pyarrow.parquet.ParquetFile(file)
+        if not len(rows):
+            return opened.schema_arrow.remove_metadata().empty_table()
         sizes = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
         begins = numpy.cumsum([0, *sizes])
         group_of = numpy.searchsorted(begins, rows, side="right") - 1
@@ -152,13 +176,6 @@ def _parquet(taken: Snapshot, segment: Segment, columns: Sequence[str] | None) -
         if name not in rows.column_names:  # an older segment has no such column
             rows = rows.append_column(name, pyarrow.nulls(rows.num_rows))
     return rows
-
-
-def _versions(taken: Snapshot) -> Iterator[tuple[Segment, int]]:
-    assert taken.lineage is not None
-    segments = taken.segments
-    versions = segment_versions(require_record(taken.lineage), {one.entry_id for one in segments})
-    return ((segment, versions[segment.entry_id]) for segment in segments)
 
 
 def _deletes(table: Table) -> str | None:

@@ -142,6 +142,7 @@ class World:
     positions: dict[int, dict[str, int]] = field(default_factory=lambda: {0: {}})
     cutoffs: dict[int, int] = field(default_factory=lambda: {0: NO_CUTOFF})
     checks: int = 0
+    delete_share: float = 0.15
 
     def __post_init__(self) -> None:
         self.hand = HandClock()
@@ -201,7 +202,7 @@ class World:
             part = self.random.randrange(PARTITIONS)
             number = len(self.source[part])
             time = self.random.randint(1, 12) + number // 4
-            key, deleted = self.random.choice(KEYS), self.random.random() < 0.15
+            key, deleted = self.random.choice(KEYS), self.random.random() < self.delete_share
             self.source[part].append(Event(time, part, number, key, f"v{next(self.values)}", deleted))
 
     def unread(self, parts: Sequence[int]) -> list[Event]:
