@@ -130,6 +130,13 @@ def _config() -> dict[str, Any]:
                 "unrevert_dag_id": _option(
                     "The DAG that the page starts to bring back; {table} stands for the table.", "segments_unrevert"
                 ),
+                "dead_letters_dag_id": _option(
+                    "The DAG that the page starts to redrive and purge dead letters.", "segments_dead_letters"
+                ),
+                "revoke_dag_id": _option(
+                    "The DAG that the page starts to revoke a lock; {table} stands for the table.",
+                    "segments_revoke_lock",
+                ),
                 "retention_dag_id": _option("The page warns while this DAG is paused.", "segments_retention"),
                 "deletion_dag_id": _option("The page warns while this DAG is paused.", "segments_ledger_deletion"),
                 "conn_ids": _option(

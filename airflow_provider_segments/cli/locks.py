@@ -86,14 +86,7 @@ def _find(table: Table, beginning: str) -> Lock:
     """The lock whose id begins so. Raises :class:`LockLostError` when there is none, or more than one."""
     if len(beginning) < 4:
         raise UsageError("give at least 4 characters of the lock's id")
-    found = [lock for lock in table.locks.locks() if lock.lock_id.startswith(beginning)]
-    if not found:
-        hint = "It was released, or dropped a day after its lease; locks list shows those there are."
-        raise LockLostError("no-such-lock", f"no lock is called {beginning!r}", table=table.name, hint=hint)
-    if len(found) > 1:
-        ids = few([lock.lock_id for lock in found])
-        raise LockLostError("ambiguous-lock", f"{beginning!r} may be {ids}", table=table.name, hint="Give more of it.")
-    return found[0]
+    return table.locks.find(beginning)
 
 
 def _row(lock: Lock, now: int) -> list[Cell]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_segments.operators.base import ClusterOperator, SegmentsOperator, spaced, truth
+from airflow_provider_segments.operators.base import ClusterOperator, SegmentsOperator, parse_names, spaced, truth
 from airflow_provider_segments.operators.metrics import DrainMeter, count, gauge_backlog
 
 if TYPE_CHECKING:
@@ -189,13 +189,14 @@ class RedriveDeadLettersOperator(ClusterOperator):
 
         RedriveDeadLettersOperator(task_id="redrive")
 
-    :param ids: Ids of dead letters, or their unique beginnings; ``None`` for all. (templated)
+    :param ids: Ids of dead letters, or their unique beginnings, as a list or its JSON text; ``None`` for all, and an
+        empty list is refused. (templated)
     :param purge: Forget them instead: their objects stay, and a reconciliation finds them. (templated)
     """
 
     template_fields: Sequence[str] = (*ClusterOperator.template_fields, "ids", "purge")
 
-    def __init__(self, *, ids: Sequence[str] | None = None, purge: bool | str = False, **kwargs: Any) -> None:
+    def __init__(self, *, ids: Sequence[str] | str | None = None, purge: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.ids = ids
         self.purge = purge
@@ -206,9 +207,12 @@ class RedriveDeadLettersOperator(ClusterOperator):
         from airflow_provider_segments.exceptions import CorruptRecordError, EntryNotFoundError
 
         purge = truth(self.purge, "purge")
+        ids = None if self.ids is None else parse_names(self.ids, "ids")
+        if ids == []:
+            raise AirflowFailException("ids is empty: name dead letters, or give None for all of them")
         with self.hook.get_conn() as store:
             try:
-                done = dead.redrive(store.queue, self.ids, purge=purge)
+                done = dead.redrive(store.queue, ids, purge=purge)
             except (EntryNotFoundError, CorruptRecordError) as error:
                 raise AirflowFailException(str(error)) from error
             gauge_backlog(store.queue.backlog())

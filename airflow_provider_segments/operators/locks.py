@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _SLICE_S = 5.0  # a wait looks this often whether it has been killed
 _SAY_AGAIN_S = 30.0
+_LEAST_OF_AN_ID = 4
 
 
 class AcquireSegmentLockOperator(SegmentsOperator):
@@ -245,6 +246,46 @@ class ReleaseSegmentLockOperator(SegmentsOperator):
                 )
         self.log.info("Table %s: %d locks of %s are released.", self.table, released, run_identity(context, self.hook))
         return released
+
+
+class RevokeSegmentLockOperator(SegmentsOperator):
+    """Revoke a lock, whatever its priority: its owner can publish nothing any more that relies on it.
+
+    Revoking a lock that is revoked is success; one that was released fails the task. Returns ``lock_id``, ``group``
+    and ``already``::
+
+        RevokeSegmentLockOperator(task_id="revoke", table="events", lock_id="{{ params.lock_id }}")
+
+    :param lock_id: The lock's id, or at least four characters that only its id begins with. (templated)
+    """
+
+    ui_color = "#f0e8f7"
+    template_fields: Sequence[str] = (*SegmentsOperator.template_fields, "lock_id")
+
+    def __init__(self, *, lock_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.lock_id = lock_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Revoke the lock on behalf of this task."""
+        from airflow_provider_segments.exceptions import LockLostError
+
+        if len(self.lock_id) < _LEAST_OF_AN_ID:
+            raise AirflowFailException(f"give at least {_LEAST_OF_AN_ID} characters of the lock's id")
+        with self.open_table() as table:
+            table.config()  # a table that was never made has no locks, and a mistyped one must not look like that
+            try:
+                lock = table.locks.find(self.lock_id)
+            except LockLostError as error:
+                raise AirflowFailException(str(error)) from error
+            if lock.active:
+                table.locks.revoke([lock.lock_id], task_identity(context, self.hook))
+        self.log.info("Table %s: lock %s of %s %s revoked.", self.table, lock.lock_id, lock.group, _was(lock))
+        return {"lock_id": lock.lock_id, "group": lock.group, "already": not lock.active}
+
+
+def _was(lock: Lock) -> str:
+    return "is" if lock.active else "had been"
 
 
 class GivenLock(NamedTuple):

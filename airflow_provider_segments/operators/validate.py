@@ -10,18 +10,22 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_segments.core.model.interval import parse_time
 from airflow_provider_segments.operators.base import SegmentsOperator, names_given, parse_names
 from airflow_provider_segments.operators.locks import given_locks, renewed
+from airflow_provider_segments.text import cut
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_segments.validation.checks import Expectations
+    from airflow_provider_segments.validation.checks import Expectations, Finding
+
+_MOST_TEXT = 500
 
 
 class ValidateSegmentsOperator(SegmentsOperator):
     """Check the segments that are staged in an entry, before they become visible. No Spark is started.
 
     All checks are evaluated; the task fails without a retry when one of them does not hold, and says of each what was
-    expected and what was found. Needs the extra ``validate`` (DuckDB)::
+    expected and what was found, also in the XCom ``validation``, which the page shows. Needs the extra ``validate``
+    (DuckDB)::
 
         ValidateSegmentsOperator(
             task_id="validate",
@@ -92,7 +96,7 @@ class ValidateSegmentsOperator(SegmentsOperator):
         self.locks = locks
         self.memory_limit = memory_limit
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
+    def execute(self, context: Context) -> dict[str, Any]:
         """Check, and fail with every check that does not hold."""
         from airflow_provider_segments.validation.checks import validate
 
@@ -102,13 +106,17 @@ class ValidateSegmentsOperator(SegmentsOperator):
             findings = validate(staged, table.storage, expected, memory_limit=self.memory_limit)
         for finding in findings:
             self.log.info("%s %s", "ok    " if finding.ok else "FAILED", finding)
+        counts = {"rows": staged.rows, "segments": len(staged)}
+        named = {"table": self.table, "segments_conn_id": self.segments_conn_id, "entry_id": self.entry_id}
+        findings_shown = [_shown(finding) for finding in findings]
+        context["ti"].xcom_push(key="validation", value={**named, **counts, "findings": findings_shown})
         failed = [str(finding) for finding in findings if not finding.ok]
         if failed:
             raise AirflowFailException(
                 f"table {self.table!r}, entry {self.entry_id}: {len(failed)} of {len(findings)} checks of the staged "
                 "segments failed; readers have seen none of them:\n  - " + "\n  - ".join(failed)
             )
-        return {"rows": staged.rows, "segments": len(staged), "checks": len(findings)}
+        return {**counts, "checks": len(findings)}
 
     def _expectations(self) -> Expectations:
         from airflow_provider_segments.validation.checks import Expectations, Query
@@ -123,6 +131,12 @@ class ValidateSegmentsOperator(SegmentsOperator):
             predicates=tuple(parse_names(self.predicates, "predicates")),
             queries=tuple(Query(str(query["sql"]), query["expect"]) for query in parse_names(self.queries, "queries")),
         )
+
+
+def _shown(finding: Finding) -> dict[str, Any]:
+    """A finding as plain data. Its texts are cut: a query may be long, and so may its result."""
+    texts = {name: cut(getattr(finding, name), _MOST_TEXT) for name in ("check", "expected", "found")}
+    return {**texts, "ok": finding.ok}
 
 
 def _count(value: int | str | None) -> int | None:

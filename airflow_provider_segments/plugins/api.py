@@ -63,6 +63,8 @@ _DAG_IDS = {
     "unrevert_dag_id": "segments_unrevert",
     "retention_dag_id": "segments_retention",
     "deletion_dag_id": "segments_ledger_deletion",
+    "dead_letters_dag_id": "segments_dead_letters",
+    "revoke_dag_id": "segments_revoke_lock",
 }
 _STORES = Stores()
 
@@ -116,15 +118,8 @@ def connections() -> Connections:
     return Connections(
         connections=listed.conn_ids,
         unreadable=listed.unreadable,
-        rollback_dag_id=_option("rollback_dag_id"),
-        unrevert_dag_id=_option("unrevert_dag_id"),
-        retention_dag_id=_option("retention_dag_id"),
-        deletion_dag_id=_option("deletion_dag_id"),
+        **{name: str(conf.get("segments", name, fallback=dag_id)) for name, dag_id in _DAG_IDS.items()},
     )
-
-
-def _option(name: str) -> str:
-    return str(conf.get("segments", name, fallback=_DAG_IDS[name]))
 
 
 @app.get("/api/connections/{conn_id}/tables")

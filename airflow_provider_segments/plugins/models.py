@@ -234,7 +234,7 @@ class DeadLetter(BaseModel):
 
 
 class LockRow(BaseModel):
-    """A lock that somebody holds."""
+    """A lock that somebody holds. ``by`` names the DAG run where ``group`` is one of this Airflow."""
 
     table: str
     lock_id: str
@@ -242,6 +242,7 @@ class LockRow(BaseModel):
     start_ms: int
     end_ms: int
     group: str
+    by: Author | None
     priority: int
     lease_until_ms: int
     revoked_by: str | None
@@ -363,3 +364,5 @@ class Connections(BaseModel):
     unrevert_dag_id: str
     retention_dag_id: str
     deletion_dag_id: str
+    dead_letters_dag_id: str
+    revoke_dag_id: str

@@ -45,7 +45,7 @@ def describe_operations(opened: Opened) -> Operations:
         sweeps=backlog.sweeps,
         dead=backlog.dead,
         dead_letters=_dead_letters(store, problems),
-        locks=_of_each(_with_locks(tables, store), _locks, problems),
+        locks=_of_each(_with_locks(tables, store), lambda table: _locks(opened, table), problems),
         leases=_of_each(_with_leases(tables, store), _leases, problems),
         problems=problems,
     )
@@ -78,7 +78,7 @@ def _of_each(tables: Iterable[Table], read: Callable[[Table], list[_T]], problem
     return found
 
 
-def _locks(table: Table) -> list[LockRow]:
+def _locks(opened: Opened, table: Table) -> list[LockRow]:
     return [
         LockRow(
             table=table.name,
@@ -87,6 +87,7 @@ def _locks(table: Table) -> list[LockRow]:
             start_ms=lock.start_ms,
             end_ms=lock.end_ms,
             group=lock.group,
+            by=author_of(opened.settings, lock.group),
             priority=lock.priority,
             lease_until_ms=lock.lease_until_ms,
             revoked_by=lock.revoked.by if lock.revoked else None,

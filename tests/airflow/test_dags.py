@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,29 @@ def test_form_of_a_rollback_names_no_table_and_changes_nothing_unless_told_to(da
     params = dags()[dag_id].params
     assert params.get_param("dry_run").value is True
     assert not params.get_param("table").has_value
+    with pytest.raises(ParamValidationError):
+        params.validate()
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "given"),
+    [
+        ("segments_dead_letters", {}),
+        ("segments_dead_letters", {"ids": ["0000abcd"]}),
+        ("segments_dead_letters", {"action": "purge"}),
+        ("segments_dead_letters", {"action": "purge", "ids": []}),
+        ("segments_dead_letters", {"action": "forget", "ids": ["0000abcd"]}),
+        ("segments_dead_letters", {"action": "purge", "ids": "0000abcd"}),
+        ("segments_revoke_lock", {}),
+        ("segments_revoke_lock", {"table": "t"}),
+        ("segments_revoke_lock", {"table": "t", "lock_id": "abc"}),
+    ],
+)
+def test_forms_of_an_operator_have_no_default_target(dag_id: str, given: dict[str, Any]) -> None:
+    params = dags()[dag_id].params
+    for name, value in given.items():
+        with suppress(ParamValidationError):
+            params[name] = value
     with pytest.raises(ParamValidationError):
         params.validate()
 

@@ -194,6 +194,23 @@ def test_undecodable_dead_letter_is_left_by_a_redrive_of_all_and_can_be_purged(
     assert RedriveDeadLettersOperator(task_id="r", ids=["broken.1"], purge=True).execute(context("r"))["messages"] == 1
 
 
+def test_dag_redrives_and_purges_the_dead_letters_that_it_is_given(
+    table: Table, store: SegmentStore, run_dag: RunDag
+) -> None:
+    """And no others: neither an empty list nor one of ids that are gone stands for all."""
+    for name in "xyz":
+        kill(store, table, name)
+    first, second, third = (name for name, _ in store.queue.dead_letters())
+    for ids, action, dead in (([first], "redrive", 2), ([second], "purge", 1)):
+        done = run_dag(dags()["segments_dead_letters"], {"ids": ids, "action": action})
+        assert (done.state, store.queue.backlog().dead) == ("success", dead), states(done)
+        assert xcom(done, "dead_letters")["ids"] == ids
+    again = run_dag(dags()["segments_dead_letters"], {"ids": [second], "action": "purge"})
+    assert (again.state, [name for name, _ in store.queue.dead_letters()]) == ("failed", [third])
+    with pytest.raises(AirflowFailException, match="ids is empty"):
+        RedriveDeadLettersOperator(task_id="r", ids="[]").execute(context("r"))
+
+
 @pytest.mark.parametrize("settings", [{"reconsume_later": "2s", "max_retry_delete_count": "1"}])
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_drain_waits_for_a_message_that_a_reader_holds_up(

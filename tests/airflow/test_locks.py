@@ -18,6 +18,7 @@ from airflow.sdk import DAG, chain
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_provider_segments.core.locking import Denied, Granted, Lock, LockRequest, LockType, granted_lock
+from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import Interval, parse_time
 from airflow_provider_segments.core.model.segment import SegmentState
 from airflow_provider_segments.core.table import SegmentStore, Table
@@ -27,6 +28,7 @@ from airflow_provider_segments.operators.compact import CompactSegmentsOperator
 from airflow_provider_segments.operators.locks import (
     AcquireSegmentLockOperator,
     ReleaseSegmentLockOperator,
+    RevokeSegmentLockOperator,
     given_locks,
     renewed,
 )
@@ -97,6 +99,38 @@ class Running:
     def end(self, seconds: float = 30) -> None:
         self._thread.join(seconds)
         assert not self._thread.is_alive()
+
+
+# --- revoke
+
+
+def test_revoked_lock_names_the_task_that_did_it_and_a_retry_finds_it_revoked(table: Table) -> None:
+    lock = other(table)
+    revoke = RevokeSegmentLockOperator(task_id="revoke", table=table.name, lock_id=lock.lock_id[:8])
+    first, again = (revoke.execute(context("revoke")) for _ in range(2))
+    assert (first["already"], again["already"], first["group"]) == (False, True, "other")
+    [revoked] = table.locks.locks()
+    assert revoked.revoked is not None and revoked.revoked.by.endswith("/dag/run/revoke")
+
+
+@pytest.mark.parametrize("named", ["abc", "", "nothing"])
+def test_lock_that_is_not_there_is_refused_and_no_other_is_revoked(table: Table, named: str) -> None:
+    lock = other(table)
+    with pytest.raises(AirflowFailException):
+        RevokeSegmentLockOperator(task_id="revoke", table=table.name, lock_id=named).execute(context("revoke"))
+    assert active(table) == [lock]
+
+
+def test_dag_revokes_a_lock_and_its_owner_can_not_publish(table: Table, run_dag: RunDag, tmp_path: Path) -> None:
+    lock = other(table)
+    started = table.start((), locks=[HeldLock(lock.lock_id, "other", "other")])
+    stage_rows(table, started.entry_id, tmp_path, {"a": [1]})
+    done = run_dag(dags()["segments_revoke_lock"], {"table": table.name, "lock_id": lock.lock_id})
+    assert done.state == "success", states(done)
+    with pytest.raises(LockRevokedError, match="segments_revoke_lock"):
+        table.end(started.entry_id)
+    absent = run_dag(dags()["segments_revoke_lock"], {"table": "absent", "lock_id": lock.lock_id})
+    assert absent.state == "failed"
 
 
 # --- acquire and release

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,23 @@ def test_staged_segments_that_are_as_expected_pass(table_name: str, staged: str)
         ],
     }  # fmt: skip
     assert validated(table_name, staged, **checks)["rows"] == 4
+
+
+def test_each_check_is_told_whether_the_push_passes_or_not(table_name: str, staged: str) -> None:
+    """The page shows them. A task that fails keeps what it has pushed before."""
+    validate = ValidateSegmentsOperator(
+        task_id="v", table=table_name, entry_id=staged, min_rows=4, max_rows=3, predicates=["a > 0" + " " * 600]
+    )
+    given = context("v")
+    with pytest.raises(AirflowFailException):
+        validate.execute(given)
+    told = given["xcoms"]["validation"]
+    named = {"table": table_name, "segments_conn_id": "segments_default", "entry_id": staged}
+    assert told | named | {"rows": 4, "segments": 1} == told
+    outcomes = {(one["expected"], one["found"]): one["ok"] for one in told["findings"]}
+    assert sorted(outcomes.values()) == [False, True, True, True]
+    assert all(len(one["check"]) <= 500 for one in told["findings"])
+    json.dumps(told)
 
 
 def test_every_failed_check_is_listed_with_expected_and_found(table_name: str, staged: str) -> None:

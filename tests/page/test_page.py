@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,17 @@ import pytest
 
 from airflow_provider_segments.core.locking.types import LockRequest
 from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.interval import Interval
+from airflow_provider_segments.core.model.ledger import LedgerType, OffloadContext
 from airflow_provider_segments.core.replication.comparisons import ComparisonRecord, keep_comparison
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from airflow_provider_segments.upsert.barriers import ingest_to_barriers
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
+from tests.deletion.support import batch_of
 from tests.replication.support import Log, arrow, region_config
-from tests.support.standalone import REPOSITORY, Airflow, standalone
+from tests.support.standalone import REPOSITORY, Airflow, eventually, standalone
 from tests.support.tables import DAY_MS, JANUARY_1, push, stage
 
 if TYPE_CHECKING:
@@ -32,6 +36,24 @@ pytestmark = pytest.mark.slow
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or ""
 PATIENCE_MS = 300_000
 AXE = REPOSITORY / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+STARTED = ("segments_rollback", "segments_unrevert", "segments_dead_letters", "segments_revoke_lock")
+"""DAGs that the page starts."""
+
+PAUSED = ("segments_retention", "segments_ledger_deletion")
+"""DAGs that the page warns of."""
+
+CHECKED = """
+from airflow.sdk import DAG, Param
+from airflow_provider_segments.task_groups.replace import replace_segments
+
+params = {"input": Param(type="string"), "fewest": Param(type="integer")}
+with DAG("checked", schedule=None, params=params):
+    replace_segments(
+        group_id="push", table="checked", config={}, input="{{ params.input }}", input_format="csv",
+        input_options={"header": "true"}, build={"engine": "local"}, validate={"min_rows": "{{ params.fewest }}"},
+    )
+"""
+
 ROLES = {"admin": "admin", "op": "op", "viewer": "viewer"}
 
 
@@ -63,12 +85,31 @@ def store(zookeeper: EmbeddedZooKeeper, home: Path) -> Iterator[SegmentStore]:
         odd.locks.acquire(LockRequest(group="airflow/nightly/manual", task="build", interval=week))
         push_rows(odd, [f"s{number}" for number in range(40)], 7)
         push(odd, ["waiting"], end=False)
+        give_up(odd, "lost", "stray")
         dropped = make(opened, "dropped")
         push(dropped, ["d"])
         dropped.drop()
         make(opened, "broken")
         opened.session.commit([_broken(opened)])
         yield opened
+
+
+def give_up(table: Table, *names: str) -> None:
+    """Dead letters: deletions of copies in a tiered storage that is not this connection's."""
+    nowhere = OffloadContext("s3", "nowhere", "00000000-0000-4000-8000-00000000000f")
+    entry_id = "00000000-0000-4000-8000-000000000001"
+    store = table.store.replace(deletion=DeletionSettings(reconsume_later_ms=0, max_retry_delete_count=0))
+    for name in names:
+        batch = batch_of(
+            table.name, entry_id, f"{entry_id}:1:build:1", name, ledger_type=LedgerType.OFFLOAD_LEDGER, offload=nowhere
+        )
+        store.queue.send([batch])
+        store.deleter().drain()
+    assert store.queue.backlog().dead == len(names)
+
+
+def has_ended(airflow: Airflow, run: str) -> bool:
+    return airflow.call("GET", run)["state"] in ("success", "failed")
 
 
 def make_regions(store: SegmentStore, folder: Path) -> None:
@@ -136,17 +177,18 @@ def airflow(home: Path, store: SegmentStore, zookeeper: EmbeddedZooKeeper) -> It
     }
     dags = home / "dags"
     dags.mkdir()
-    for name in ("segments_rollback", "segments_unrevert"):
-        shutil.copy(REPOSITORY / "dags" / f"{name}.py", dags)
-    for name in ("segments_retention", "segments_ledger_deletion"):  # stay paused: the page says so
+    for name in (*STARTED, *PAUSED):
         shutil.copy(REPOSITORY / "dags" / f"{name}.py", dags)
     variables = {
         "AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(described),
         "AIRFLOW_CONN_TORN": '{"conn_type": "segm',
         "AIRFLOW_CONN_THEIRS": "postgres://user:word@127.0.0.1/x",
     }
-    with standalone(home, dags=dags, dag_count=4, variables=variables, roles=ROLES) as running:
-        for name in ("segments_rollback", "segments_unrevert"):
+    (dags / "checked.py").write_text(CHECKED)
+    with standalone(
+        home, dags=dags, dag_count=len(STARTED) + len(PAUSED) + 1, variables=variables, roles=ROLES
+    ) as running:
+        for name in STARTED:
             running.call("PATCH", f"/dags/{name}", {"is_paused": False})
         yield running
 
@@ -386,6 +428,78 @@ def test_a_viewer_sees_the_numbers_and_is_refused_the_click(
     dialog.get_by_text("You may not do this").wait_for()
     page.screenshot(path=pictures / "refused.png")
     assert store.table("flights").snapshot().names == before
+    visit.close()
+
+
+def test_dead_letters_are_redriven_and_purged_by_clicking(
+    browser: Browser, airflow: Airflow, store: SegmentStore, pictures: Path
+) -> None:
+    visit = Visit(browser, airflow, "op")
+    page = visit.open("#conn=segments_default&view=operations")
+    page.get_by_text("2 deletions were given up").wait_for()
+    page.get_by_role("button", name="Redrive all 2 of this list").wait_for()
+    page.screenshot(path=pictures / "dead-letters.png")
+    page.get_by_role("button", name="Purge").first.click()
+    dialog = page.get_by_role("dialog")
+    assert dialog.get_by_role("button", name="Purge").is_disabled()
+    dialog.get_by_role("textbox").fill("purge")
+    page.screenshot(path=pictures / "purge.png")
+    visit.check_access("purge")
+    dialog.get_by_role("button", name="Purge").click()
+    dialog.get_by_text("Done: they are forgotten.").wait_for()
+    assert (store.queue.backlog().dead, store.queue.backlog().in_flight) == (1, 0)
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_text("1 deletion was given up").wait_for()
+    page.get_by_role("button", name="Redrive").first.click()
+    dialog.get_by_role("button", name="Redrive").click()
+    dialog.get_by_text("Done: they will be delivered again.").wait_for()
+    assert (store.queue.backlog().dead, store.queue.backlog().in_flight) == (0, 1)
+    assert not visit.errors
+    visit.close()
+
+
+def test_a_lock_is_revoked_by_clicking_and_a_viewer_is_refused(
+    browser: Browser, airflow: Airflow, store: SegmentStore, pictures: Path
+) -> None:
+    [lock] = store.table("odd_name-with.dots").locks.locks()
+    for user, said in (("viewer", "You may not do this"), ("op", "Done: what relies on it")):
+        visit = Visit(browser, airflow, user)
+        page = visit.open("#conn=segments_default&view=operations")
+        page.get_by_role("button", name=f"Revoke lock {lock.lock_id[:8]}").click()
+        dialog = page.get_by_role("dialog")
+        assert dialog.get_by_role("button", name="Revoke").is_disabled()
+        dialog.get_by_role("textbox").fill("odd_name-with.dots")
+        dialog.get_by_role("button", name="Revoke").click()
+        dialog.get_by_text(said).wait_for()
+        [after] = store.table("odd_name-with.dots").locks.locks()
+        assert after.active is (user == "viewer")
+        page.screenshot(path=pictures / f"revoke-{user}.png")
+        visit.check_access("revoke")
+        visit.close()
+    assert after.revoked is not None and "segments_revoke_lock" in after.revoked.by
+
+
+def test_the_tab_of_a_push_shows_its_checks(
+    browser: Browser, airflow: Airflow, store: SegmentStore, home: Path, pictures: Path
+) -> None:
+    """Of a push that passed, and of one that failed and was reverted: on the run's tab and on the task's."""
+    (home / "rows.csv").write_text("a,ts\n1,2013-01-01T00:00:00Z\n2,2013-01-01T01:00:00Z\n")
+    visit = Visit(browser, airflow, "viewer")
+    for fewest, state, said in ((2, "success", "2 checks passed"), (3, "failed", "1 of 2 checks failed")):
+        run = airflow.trigger("checked", {"input": str(home / "rows.csv"), "fewest": fewest})
+        eventually(partial(has_ended, airflow, run), 300)
+        assert airflow.call("GET", run)["state"] == state, airflow.states(run)
+        place = run.replace("/dagRuns/", "/runs/")
+        for below in ("plugin/segments-run", "tasks/push.validate/plugin/segments-task"):
+            visit.page.goto(f"{airflow.url}{place}/{below}")
+            visit.page.get_by_text(said).wait_for()
+            visit.page.get_by_text("Visible now." if state == "success" else "Rolled back").wait_for()
+        visit.page.get_by_role("region", name="List of checks").get_by_text(f"at least {fewest}").wait_for()
+        visit.page.screenshot(path=pictures / f"checks-{state}.png")
+        visit.check_access("checks")
+    assert store.table("checked").snapshot().rows == 2
+    assert not visit.errors
+    assert not visit.foreign
     visit.close()
 
 

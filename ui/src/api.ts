@@ -112,6 +112,19 @@ export type EventRow = {
   detail: string;
 };
 export type Events = { events: EventRow[]; hint: string | null };
+export type DeadLetter = { dead_id: string; table: string; messages: number; dead_ms: number; error: string };
+export type LockRow = {
+  table: string;
+  lock_id: string;
+  lock_type: string;
+  start_ms: number;
+  end_ms: number;
+  group: string;
+  by: Author | null;
+  priority: number;
+  lease_until_ms: number;
+  revoked_by: string | null;
+};
 export type Operations = {
   problems: string[];
   waiting_tables: { table: string; objects: number; bytes: number; oldest_ms: number; reasons: string[] }[];
@@ -121,18 +134,8 @@ export type Operations = {
   next_due_ms: number | null;
   sweeps: number;
   dead: number;
-  dead_letters: { dead_id: string; table: string; messages: number; dead_ms: number; error: string }[];
-  locks: {
-    table: string;
-    lock_id: string;
-    lock_type: string;
-    start_ms: number;
-    end_ms: number;
-    group: string;
-    priority: number;
-    lease_until_ms: number;
-    revoked_by: string | null;
-  }[];
+  dead_letters: DeadLetter[];
+  locks: LockRow[];
   leases: { table: string; owner: string; taken_ms: number }[];
 };
 export type PartitionRow = { partition: number; position: number; lag_ms: number | null; behind: number };
@@ -168,6 +171,8 @@ export type Connections = {
   unrevert_dag_id: string;
   retention_dag_id: string;
   deletion_dag_id: string;
+  dead_letters_dag_id: string;
+  revoke_dag_id: string;
 };
 export type Dag = { dag_id: string; is_paused: boolean };
 export type DagRun = { dag_run_id: string; state: string };
@@ -250,21 +255,39 @@ type Xcom = { task_id: string; map_index: number };
 const xcoms = (dag: string, run: string, task: string): string =>
   `api/v2/dags/${part(dag)}/dagRuns/${part(run)}/taskInstances/${part(task)}/xcomEntries`;
 
-/** What the tasks of a run, or one of them, have said under the key `entry`: which entry of which table they work on. */
-export async function getEntriesOfRun(dag: string, run: string, task: string | null): Promise<Named[]> {
-  const listed = await request<{ xcom_entries: Xcom[] }>("GET", `${xcoms(dag, run, task ?? "~")}?xcom_key=entry&limit=100`);
+/** What the tasks of a run, or one of them, have said under a key, as far as it names a lineage entry. */
+async function getNamed<T extends Named>(dag: string, run: string, task: string | null, key: string): Promise<T[]> {
+  const listed = await request<{ xcom_entries: Xcom[] }>("GET", `${xcoms(dag, run, task ?? "~")}?xcom_key=${key}&limit=100`);
   const values = await Promise.all(
     listed.xcom_entries.map((one) =>
-      request<{ value: unknown }>("GET", `${xcoms(dag, run, one.task_id)}/entry?map_index=${one.map_index}&stringify=false`),
+      request<{ value: unknown }>("GET", `${xcoms(dag, run, one.task_id)}/${key}?map_index=${one.map_index}&stringify=false`),
     ),
   );
-  const named = values.map((one) => one.value as Partial<Named>).filter(isNamed);
-  return [...new Map(named.map((one) => [`${one.segments_conn_id} ${one.table} ${one.entry_id}`, one])).values()];
+  return values.map((one) => one.value as Partial<T>).filter(isNamed) as T[];
+}
+
+/** The entries that the tasks of a run, or one of them, work on, each with the checks of what it has staged. */
+export async function getEntriesOfRun(dag: string, run: string, task: string | null): Promise<EntryOfRun[]> {
+  const [named, validations] = await Promise.all([
+    getNamed<Named>(dag, run, task, "entry"),
+    getNamed<Validation>(dag, run, task, "validation"),
+  ]);
+  const found = new Map<string, EntryOfRun>();
+  for (const one of [...named, ...validations]) {
+    const key = `${one.segments_conn_id} ${one.table} ${one.entry_id}`;
+    const entry = found.get(key) ?? { table: one.table, segments_conn_id: one.segments_conn_id, entry_id: one.entry_id, validations: [] };
+    if ("findings" in one) entry.validations.push(one as Validation);
+    found.set(key, entry);
+  }
+  return [...found.values()];
 }
 
 /** A lineage entry with where it is. */
 export type Named = { table: string; segments_conn_id: string; entry_id: string };
-const isNamed = (one: Partial<Named>): one is Named =>
+export type Finding = { check: string; expected: string; found: string; ok: boolean };
+export type Validation = Named & { rows: number; segments: number; findings: Finding[] };
+export type EntryOfRun = Named & { validations: Validation[] };
+const isNamed = (one: Partial<Named>): boolean =>
   typeof one?.table === "string" && typeof one.segments_conn_id === "string" && typeof one.entry_id === "string";
 
 /** The DAG that works on a table: `{table}` in its id stands for the table's name. */

@@ -84,7 +84,7 @@ function Browse(props: { known: Connections }): React.ReactElement {
       {place.table ? (
         <TablePage key={`${conn}/${place.table}`} conn={conn} table={place.table} known={known} />
       ) : place.view === "operations" ? (
-        <OperationsPage conn={conn} />
+        <OperationsPage conn={conn} known={known} />
       ) : place.view === "regions" ? (
         <RegionsPage conn={conn} />
       ) : (

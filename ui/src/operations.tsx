@@ -1,13 +1,19 @@
 import React from "react";
-import { getEvents, getOperations, type Events, type Operations } from "./api";
+import { DeadLetterAction, RevokeAction } from "./actions";
+import { getEvents, getOperations, type Connections, type DeadLetter, type Events, type LockRow, type Operations } from "./api";
 import { count, plural, short, size, span, time } from "./format";
 import { Banners, By, Grid, Shown, Tag, useLoaded, When } from "./parts";
 import { link } from "./place";
 
 const REFRESH_MS = 10_000;
 
+/** What somebody is about to do: to dead letters, or to a lock. */
+type Chosen = { letters: DeadLetter[]; purge: boolean } | { lock: LockRow };
+
 /** What goes on besides pushes: deletions, locks, leases, and who did what. */
-export function OperationsPage(props: { conn: string }): React.ReactElement {
+export function OperationsPage(props: { conn: string; known: Connections }): React.ReactElement {
+  const [chosen, choose] = React.useState<Chosen | null>(null);
+  const dialog = { conn: props.conn, known: props.known, close: () => choose(null) };
   const loaded = useLoaded(() => getOperations(props.conn), [props.conn], REFRESH_MS);
   const events = useLoaded(() => getEvents(props.conn, null), [props.conn], REFRESH_MS);
   return (
@@ -16,19 +22,23 @@ export function OperationsPage(props: { conn: string }): React.ReactElement {
         {(found) => (
           <React.Fragment>
             <Banners texts={found.problems} bad />
-            <Deletion conn={props.conn} found={found} />
-            <Held conn={props.conn} found={found} />
+            <Deletion conn={props.conn} found={found} choose={choose} />
+            <Held conn={props.conn} found={found} choose={choose} />
           </React.Fragment>
         )}
       </Shown>
       <h2>Audit trail</h2>
       <Shown loaded={events}>{(found) => <Trail conn={props.conn} events={found} />}</Shown>
+      {chosen !== null && "lock" in chosen && <RevokeAction {...dialog} done={loaded.again} lock={chosen.lock} />}
+      {chosen !== null && "letters" in chosen && <DeadLetterAction {...dialog} done={loaded.again} {...chosen} />}
     </React.Fragment>
   );
 }
 
-function Deletion(props: { conn: string; found: Operations }): React.ReactElement {
-  const { conn, found } = props;
+type Part = { conn: string; found: Operations; choose: (chosen: Chosen) => void };
+
+function Deletion(props: Part): React.ReactElement {
+  const { conn, found, choose } = props;
   const name = (table: string) => (table ? <a href={link({ conn, table })}>{table}</a> : "");
   return (
     <section>
@@ -38,8 +48,8 @@ function Deletion(props: { conn: string; found: Operations }): React.ReactElemen
           bad
           texts={[
             <React.Fragment>
-              {plural(found.dead, "deletion was", "deletions were")} given up. Mend what the last error says, then{" "}
-              <code>segments dead-letters redrive</code> delivers them again.
+              {plural(found.dead, "deletion was", "deletions were")} given up. Mend what the last error says, then redrive them: that delivers
+              them again.
             </React.Fragment>,
           ]}
         />
@@ -80,7 +90,7 @@ function Deletion(props: { conn: string; found: Operations }): React.ReactElemen
           <h3>Dead letters</h3>
           <Grid
             label="Dead letters"
-            head={["Id", "Table", "Messages", "Since", "Last error"]}
+            head={["Id", "Table", "Messages", "Since", "Last error", ""]}
             numbers={[2]}
             rows={found.dead_letters.map((one) => [
               <code title={one.dead_id}>{short(one.dead_id)}</code>,
@@ -88,22 +98,37 @@ function Deletion(props: { conn: string; found: Operations }): React.ReactElemen
               count(one.messages),
               <When ms={one.dead_ms} />,
               <div className="seg-error">{one.error}</div>,
+              <span className="seg-buttons">
+                <button aria-label={`Redrive ${short(one.dead_id)}`} onClick={() => choose({ letters: [one], purge: false })}>
+                  Redrive…
+                </button>{" "}
+                <button aria-label={`Purge ${short(one.dead_id)}`} onClick={() => choose({ letters: [one], purge: true })}>
+                  Purge…
+                </button>
+              </span>,
             ])}
           />
+          {found.dead_letters.length > 1 && (
+            <p>
+              <button onClick={() => choose({ letters: found.dead_letters, purge: false })}>
+                Redrive all {count(found.dead_letters.length)} of this list…
+              </button>
+            </p>
+          )}
         </React.Fragment>
       )}
     </section>
   );
 }
 
-function Held(props: { conn: string; found: Operations }): React.ReactElement {
-  const { conn, found } = props;
+function Held(props: Part): React.ReactElement {
+  const { conn, found, choose } = props;
   return (
     <section>
       <h2>Locks</h2>
       <Grid
         label="Locks"
-        head={["Table", "Lock", "Time", "Held by", "Priority", "Lease ends"]}
+        head={["Table", "Lock", "Time", "Held by", "Priority", "Lease ends", ""]}
         numbers={[4]}
         rows={found.locks.map((one) => [
           <a href={link({ conn, table: one.table })}>{one.table}</a>,
@@ -111,9 +136,14 @@ function Held(props: { conn: string; found: Operations }): React.ReactElement {
             {one.lock_type} {one.revoked_by && <Tag kind="seg-red">revoked by {one.revoked_by}</Tag>}
           </React.Fragment>,
           span(one.start_ms, one.end_ms),
-          <code>{one.group}</code>,
+          one.by === null ? <code>{one.group}</code> : <By author={one.by} />,
           count(one.priority),
           one.lease_until_ms < Date.now() ? <Tag kind="seg-red">over</Tag> : <When ms={one.lease_until_ms} />,
+          one.revoked_by === null && (
+            <button aria-label={`Revoke lock ${short(one.lock_id)}`} onClick={() => choose({ lock: one })}>
+              Revoke…
+            </button>
+          ),
         ])}
       />
       <h2>Readers’ leases</h2>

@@ -1,8 +1,8 @@
 import React from "react";
-import { address, getEntriesOfRun, getEntry, type Connections, type EntryDetail, type Named } from "./api";
+import { address, getEntriesOfRun, getEntry, type Connections, type EntryDetail, type EntryOfRun, type Validation } from "./api";
 import { Change } from "./change";
 import { count, plural, short, size } from "./format";
-import { By, Shown, Tag, useLoaded, When } from "./parts";
+import { By, Grid, Shown, Tag, useLoaded, When } from "./parts";
 
 const REFRESH_MS = 15_000;
 
@@ -16,7 +16,7 @@ export function RunTab(props: Props): React.ReactElement {
     <Shown loaded={loaded}>
       {(found) =>
         found.length === 0 ? (
-          <p>{task === null ? "This run" : "This task"} has pushed or rolled back no segments.</p>
+          <p>{task === null ? "This run" : "This task"} has pushed, checked or rolled back no segments.</p>
         ) : (
           <React.Fragment>
             {found.map((named) => (
@@ -29,7 +29,7 @@ export function RunTab(props: Props): React.ReactElement {
   );
 }
 
-function Fate(props: { known: Connections; named: Named }): React.ReactElement {
+function Fate(props: { known: Connections; named: EntryOfRun }): React.ReactElement {
   const { table, segments_conn_id: conn, entry_id } = props.named;
   const loaded = useLoaded(() => getEntry(conn, table, entry_id), [conn, table, entry_id], REFRESH_MS);
   const [changing, setChanging] = React.useState(false);
@@ -66,6 +66,38 @@ function Fate(props: { known: Connections; named: Named }): React.ReactElement {
           </React.Fragment>
         )}
       </Shown>
+      {props.named.validations.map((one, number) => (
+        <Checks key={number} validation={one} />
+      ))}
+    </section>
+  );
+}
+
+/** The checks of what was staged, those that failed first. */
+function Checks(props: { validation: Validation }): React.ReactElement {
+  const { rows, segments, findings } = props.validation;
+  const failed = findings.filter((one) => !one.ok);
+  const sorted = [...failed, ...findings.filter((one) => one.ok)];
+  return (
+    <section aria-label="Checks">
+      <h3>
+        {failed.length > 0
+          ? `${count(failed.length)} of ${plural(findings.length, "check")} failed`
+          : `${plural(findings.length, "check")} passed`}
+      </h3>
+      <p className="seg-muted">
+        {plural(rows, "row")} in {plural(segments, "staged segment")} were checked before readers could see them.
+      </p>
+      <Grid
+        label="List of checks"
+        head={["", "Check", "Expected", "Found"]}
+        rows={sorted.map((one) => [
+          <Tag kind={one.ok ? "visible" : "seg-red"}>{one.ok ? "passed" : "failed"}</Tag>,
+          <code>{one.check}</code>,
+          one.expected,
+          one.found,
+        ])}
+      />
     </section>
   );
 }

@@ -68,6 +68,7 @@ export const STYLE = `
 .seg .seg-log > li.REVERTED .seg-numbers { color: var(--seg-quiet); text-decoration: line-through; }
 .seg .seg-two { display: grid; grid-template-columns: repeat(auto-fit, minmax(16rem, 1fr)); gap: 1rem; }
 .seg ul { margin: .2rem 0; padding-left: 1.2rem; list-style: disc; }
+.seg .seg-buttons { white-space: nowrap; }
 .seg ul.seg-plain { list-style: none; padding: 0; margin: 0; font-variant-numeric: tabular-nums; }
 .seg dialog { color: inherit; background: var(--chakra-colors-bg-panel, Canvas); border: 1px solid var(--seg-line); border-radius: .5rem; padding: 1.2rem; max-width: 36rem; width: calc(100% - 2rem); margin: auto; }
 .seg dialog label, .seg dialog p { display: block; margin: .6rem 0; }

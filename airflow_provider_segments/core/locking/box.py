@@ -169,6 +169,18 @@ class LockBox:
         if version is not None and boxes.prune(box, self._clock.now_ms()) != box:
             self._change("prune the locks", lambda box, now_ms: (boxes.prune(box, now_ms), None))
 
+    def find(self, beginning: str) -> Lock:
+        """The lock whose id begins so. Raises :class:`LockLostError`: ``no-such-lock`` and ``ambiguous-lock``."""
+        found = [lock for lock in self.locks() if lock.lock_id.startswith(beginning)]
+        if not found:
+            hint = "It was released, or dropped a day after its lease; locks list shows those there are."
+            raise LockLostError("no-such-lock", f"no lock is called {beginning!r}", table=self.table, hint=hint)
+        if len(found) > 1:
+            ids = ", ".join(sorted(lock.lock_id for lock in found)[:3])
+            detail = f"{beginning!r} begins the ids of {len(found)} locks: {ids}"
+            raise LockLostError("ambiguous-lock", detail, table=self.table, hint="Give more of it.")
+        return found[0]
+
     def revoke(self, lock_ids: Sequence[str], by: str) -> None:
         """Revoke locks on behalf of ``by``, whatever their priority. Their owners see it until they release them."""
 
