@@ -51,7 +51,7 @@ from airflow_provider_segments.spark import application
 from airflow_provider_segments.spark.build import build_segments
 from airflow_provider_segments.spark.leases import hold
 from airflow_provider_segments.spark.read import read_newest_rows, read_table
-from airflow_provider_segments.spark.schema import schema_of
+from airflow_provider_segments.spark.schema import schema_of, with_places
 from airflow_provider_segments.spark.times import quoted
 from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION, SOURCE_COLUMNS
 from airflow_provider_segments.upsert.events import BULK_PARTITION
@@ -194,7 +194,7 @@ class _Compared:
 
     def rows(self, upsert: UpsertConfig, other: _Compared) -> DataFrame:
         """Key and newest row of each key; of a merged row also the number of its group."""
-        schema = _with_places(schema_of(self.taken))
+        schema = with_places(schema_of(self.taken))
         if not upsert.is_partial:
             rows = read_newest_rows(self.spark, self.taken, schema, self.config)
             return _side_rows(rows, upsert, F.lit(None).cast("int"))
@@ -216,15 +216,6 @@ def _check_comparable(a: TableConfig, b: TableConfig) -> UpsertConfig:
                 f"tables {a.name!r} and {b.name!r} cannot be compared: {name} is {mine!r} here, {other!r} there"
             )
     return a.upsert
-
-
-def _with_places(schema: StructType) -> StructType:
-    """The schema with the columns of a row's place, which a table of ordinary pushes alone does not have."""
-    kinds = dict(zip(SOURCE_COLUMNS, ("string", "int", "bigint"), strict=True))
-    for name, kind in kinds.items():
-        if name not in schema.names:
-            schema = schema.add(name, kind)
-    return schema
 
 
 def _side_rows(rows: DataFrame, upsert: UpsertConfig, merged_in: Column) -> DataFrame:

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from airflow_provider_segments.arrow.writing import SPARK_SCHEMA_KEY
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.exceptions import SourceDataError
+from airflow_provider_segments.upsert.columns import SOURCE_COLUMNS
 
 
 def schema_of(snapshot: Snapshot) -> StructType:
@@ -24,6 +25,15 @@ def schema_of(snapshot: Snapshot) -> StructType:
     with snapshot.store_of(newest.tiered).open(newest.key) as file:
         footer = pyarrow.parquet.ParquetFile(file).schema_arrow
     return _written(footer.metadata) or from_arrow_schema(footer).toNullable()
+
+
+def with_places(schema: StructType) -> StructType:
+    """The schema with the columns of a row's place, which an upsert table of ordinary pushes alone does not have."""
+    wider = StructType([*schema.fields])
+    for name, kind in zip(SOURCE_COLUMNS, ("string", "int", "bigint"), strict=True):
+        if name not in schema.names:
+            wider = wider.add(name, kind)
+    return wider
 
 
 def merged_schema(schema: pyarrow.Schema, footer: Mapping[bytes, bytes] | None) -> str:

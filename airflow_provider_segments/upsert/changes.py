@@ -51,7 +51,9 @@ Since = int | Mapping[str, int]
 
 Rows = TypeVar("Rows")
 
-_HAS_BEGUN = "$hasBegun"
+HAS_BEGUN = "$hasBegun"
+"""Of a changed row: see :class:`ChangedRows`."""
+
 _NOTHING = numpy.empty(0, numpy.int64)
 
 
@@ -162,16 +164,16 @@ def _unread_rows(taken: Snapshot, config: UpsertConfig, vector: Mapping[str, int
     """The valid rows of each segment, delete records too, whose events the vector does not cover."""
     mark, ends = require_mark(taken), read_ends(taken)
     for segment in taken.segments:
-        places = read_segment(taken, segment, SOURCE_COLUMNS)
+        valid = numpy.flatnonzero(ends.get(segment.name, NO_ENDS).valid_mask(mark, segment.rows))
+        places = read_segment(taken, segment, SOURCE_COLUMNS).take(pyarrow.array(valid))
         partitions = places.column(PARTITION)
         if partitions.null_count or pyarrow.compute.any(pyarrow.compute.equal(partitions, BULK_PARTITION)).as_py():
             raise bulk_rows_refused(taken)
         sources = with_sources(places, config).column(SOURCE).combine_chunks().dictionary_encode()
         read_up_to = numpy.array([vector.get(source, 0) for source in sources.dictionary.to_pylist()], numpy.int64)
         is_unread = places.column(OFFSET).to_numpy() >= read_up_to[sources.indices.to_numpy()]
-        rows = numpy.flatnonzero(is_unread & ends.get(segment.name, NO_ENDS).valid_mask(mark, segment.rows))
-        if len(rows):
-            yield ChangedRows(segment, rows, has_begun=True)
+        if is_unread.any():
+            yield ChangedRows(segment, valid[is_unread], has_begun=True)
 
 
 def _images(taken: Snapshot, changed: Iterable[ChangedRows]) -> pyarrow.Table:
@@ -181,7 +183,7 @@ def _images(taken: Snapshot, changed: Iterable[ChangedRows]) -> pyarrow.Table:
     for segment, numbers, has_begun in (ChangedRows(newest, _NOTHING, has_begun=False), *changed):
         rows = read_rows_at(taken, segment, numbers)
         rows = rows.drop_columns([name for name in SOURCE_COLUMNS if name in rows.column_names])
-        parts.append(rows.append_column(_HAS_BEGUN, pyarrow.repeat(has_begun, rows.num_rows)))
+        parts.append(rows.append_column(HAS_BEGUN, pyarrow.repeat(has_begun, rows.num_rows)))
     return pyarrow.concat_tables(parts, promote_options="permissive")
 
 
@@ -190,7 +192,7 @@ def _paired(images: pyarrow.Table, config: UpsertConfig) -> pyarrow.Table:
     images = images.filter(pyarrow.compute.invert(_is_delete(images, config)))
     is_pair = _appears_twice(*key_hashes(images, config.primary_key))
     kinds = numpy.array([[Change.DELETE, Change.INSERT], [Change.BEFORE_UPDATE, Change.AFTER_UPDATE]], object)
-    has_begun = images.column(_HAS_BEGUN).to_numpy()
+    has_begun = images.column(HAS_BEGUN).to_numpy()
     return _told(images, pyarrow.array(kinds[is_pair.astype(int), has_begun.astype(int)], pyarrow.string()))
 
 
@@ -200,7 +202,7 @@ def _upserts(images: pyarrow.Table, config: UpsertConfig) -> pyarrow.Table:
 
 
 def _told(images: pyarrow.Table, kinds: pyarrow.Array) -> pyarrow.Table:
-    return images.drop_columns([_HAS_BEGUN]).append_column(CHANGE, kinds)
+    return images.drop_columns([HAS_BEGUN]).append_column(CHANGE, kinds)
 
 
 def _is_delete(rows: pyarrow.Table, config: UpsertConfig) -> pyarrow.Array:
