@@ -44,7 +44,10 @@ def get_provider_info() -> dict[str, Any]:
                 "triggers.deletion", "triggers.lineage", "triggers.locks", "triggers.replication", "triggers.upsert"
             )
         ],
-        "extra-links": [f"{_PACKAGE}.links.segments.SegmentsTableLink"],
+        "extra-links": [
+            f"{_PACKAGE}.links.segments.SegmentsTableLink",
+            f"{_PACKAGE}.links.segments.SegmentsFindingsLink",
+        ],
         "connection-types": [_connection_type()],
         "asset-uris": [{"schemes": ["segments"], "handler": f"{_PACKAGE}.assets.segments.sanitize_uri"}],
         "cli": [f"{_PACKAGE}.cli.definition.get_segments_cli_commands"],

@@ -30,7 +30,12 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import parse_time
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
-from airflow_provider_segments.core.replication.comparisons import ComparisonRecord, keep_comparison
+from airflow_provider_segments.core.replication.comparisons import (
+    FAIL_ON,
+    ComparisonRecord,
+    keep_comparison,
+    name_of_other,
+)
 from airflow_provider_segments.core.replication.leapfrog import (
     Kind,
     LastRow,
@@ -71,8 +76,9 @@ _FINDING = (
 class Comparison:
     """What a comparison has found. ``counts`` are keys by kind, and source partitions whose digests differ;
     ``lag_a`` and ``lag_b`` are, by source partition, the offsets that each has read less of than the other;
-    ``entry_id`` is that of the push into the table of findings, empty when there was nothing to push. Compared were the
-    versions ``version_a`` and ``version_b``, at ``at_ms``."""
+    ``new`` counts the findings that earlier comparisons have not told. ``entry_id`` is that of their push into the
+    table of findings, empty when there was nothing to push. Compared were the versions ``version_a`` and ``version_b``,
+    at ``at_ms``."""
 
     counts: dict[str, int]
     version_a: int
@@ -80,6 +86,7 @@ class Comparison:
     at_ms: int
     lag_a: dict[str, int] = field(default_factory=dict)
     lag_b: dict[str, int] = field(default_factory=dict)
+    new: int = 0
     entry_id: str = ""
 
     @property
@@ -97,6 +104,7 @@ class Comparison:
             counts=self.counts,
             behind=self.lag_a,
             other_behind=self.lag_b,
+            new=self.new,
             findings=findings,
             entry_id=self.entry_id,
         )
@@ -111,7 +119,7 @@ def compare_regions(
     checkpoint: tuple[str, int] | None = None,
 ) -> Comparison:
     """Compare two upsert tables that read the same sources, at their newest versions, or at the ``checkpoint`` of a
-    region and a time (epoch milliseconds) in both; push what was found into ``findings``.
+    region and a time (epoch milliseconds) in both; push into ``findings`` what was not found before, or is healed.
 
     Rows of ordinary pushes have no place in a source, and are not compared. Raises :class:`InvalidConfigError` for
     tables whose rows cannot be compared, :class:`UpsertRefusedError` for a checkpoint that there is none of, and what
@@ -132,19 +140,22 @@ def compare_regions(
     try:
         counts = Counter({row["kind"]: row["count"] for row in judged.groupBy("kind").count().collect()})
         counts[Kind.DIGEST] += len(digests)
-        kept = judged.filter(F.col("kind") != Kind.UNDECIDED).unionByName(_digest_rows(spark, digests))
-        if findings is not None:
-            healed = _healed(spark, findings, judged)
-            if healed is not None:
-                counts[Kind.HEALED] += healed.count()
-                kept = kept.unionByName(healed)
+        told = judged.filter(F.col("kind") != Kind.UNDECIDED).unionByName(_digest_rows(spark, digests))
+        before = None if findings is None else open_findings(spark, findings)
+        if before is not None:
+            told = told.subtract(before.select(told.columns))
+        new = told.count()
+        if before is not None:
+            healed = _healed(before, judged)
+            counts[Kind.HEALED] += healed.count()
+            told = told.unionByName(healed)
         entry_id = ""
-        if findings is not None and sum(counts.values()) > counts[Kind.UNDECIDED]:
-            entry_id = _push(spark, findings, _with_run(kept, a, b))
+        if findings is not None and (new or counts[Kind.HEALED]):
+            entry_id = _push(spark, findings, _with_run(told, a, b))
     finally:
         judged.unpersist()
     found = {str(kind): number for kind, number in sorted(counts.items()) if number}
-    done = Comparison(found, a.version, b.version, a.found_ms, lag_a, lag_b, entry_id)
+    done = Comparison(found, a.version, b.version, a.found_ms, lag_a, lag_b, new, entry_id)
     _LOG.info("table %r: versions %d and %d: %s", table_a.name, a.version, b.version, found or "all keys agree")
     return done
 
@@ -352,11 +363,8 @@ def open_findings(spark: SparkSession, findings: Table) -> DataFrame | None:
     return last.filter(F.col("kind") != Kind.HEALED)
 
 
-def _healed(spark: SparkSession, findings: Table, judged: DataFrame) -> DataFrame | None:
+def _healed(before: DataFrame, judged: DataFrame) -> DataFrame:
     """A finding for each key that was found before, and of which there is nothing to say now."""
-    before = open_findings(spark, findings)
-    if before is None:
-        return None
     healed = before.join(judged.select("key"), "key", "left_anti").withColumn("kind", F.lit(str(Kind.HEALED)))
     return healed.select(*_ddl(_FINDING).names)
 
@@ -381,7 +389,7 @@ def _push(spark: SparkSession, findings: Table, rows: DataFrame) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The application for ``spark-submit``. Returns the exit code: 1 also when the regions have diverged."""
+    """The application for ``spark-submit``. Returns the exit code: 1 also for what ``--fail-on`` names."""
     arguments = _parser().parse_args(argv)
 
     def work(spark: SparkSession, table: Table) -> int:
@@ -390,13 +398,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         with connect(arguments.other_zk_hosts, arguments.other_storage_uri, arguments.other_cluster) as store:
             other = store.table(arguments.other_table or table.name)
             done = compare_regions(spark, table, other, findings, checkpoint=checkpoint)
-        where = f"{arguments.other_cluster!r} at {arguments.other_zk_hosts}"
-        kept = done.record(f"table {other.name!r} in {where}", findings.name)
-        keep_comparison(table.store.cluster, table.name, kept)
-        if done.has_diverged:
+        where = name_of_other(arguments.other_zk_hosts, arguments.other_cluster, other.name)
+        keep_comparison(table.store.cluster, table.name, done.record(where, findings.name))
+        if {"any": done.has_diverged, "new": done.new > 0, "never": False}[arguments.fail_on]:
             raise RegionsDivergedError(
-                f"table {table.name!r} differs in {where}: "
-                f"{json.dumps(done.counts)}; the keys are in table {findings.name!r}, entry {done.entry_id}"
+                f"table {table.name!r} differs from {where}: {json.dumps(done.counts)}, of which {done.new} are new; "
+                f"they are in table {findings.name!r}" + (f", entry {done.entry_id}" if done.entry_id else "")
             )
         return 0
 
@@ -410,6 +417,12 @@ def _parser() -> application.Parser:
     parser.add_argument("--other-storage-uri", required=True, help="storage of the other region")
     parser.add_argument("--other-table", help="the table's name there, if it is another one")
     parser.add_argument("--findings", required=True, help="the table that findings are pushed into; made if needed")
+    parser.add_argument(
+        "--fail-on",
+        choices=FAIL_ON,
+        default=FAIL_ON[0],
+        help="fail when the regions have diverged, only when something was found that was not before, or never",
+    )
     parser.add_argument("--checkpoint", help="compare at this time, ISO 8601; by default the newest versions")
     parser.add_argument("--region", help="the region whose checkpoint that is")
     return parser

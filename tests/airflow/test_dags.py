@@ -83,17 +83,17 @@ def test_push_push_rollback(run_dag: RunDag, store: SegmentStore, table_name: st
     back = run_dag(dags()["segments_unrevert"], {"table": table_name, "dry_run": False})
     assert back.state == "success"
     assert table.snapshot().rows == 12
-    assert asset_changes(table_name) == ["end", "end", "revert", "unrevert"]
+    assert asset_changes(table_name, store.paths.cluster) == ["end", "end", "revert", "unrevert"]
 
 
-def asset_changes(table_name: str) -> list[str]:
+def asset_changes(table_name: str, cluster: str) -> list[str]:
     """What consumers scheduled on the table's asset were told, in order. The dry run and the refusal told nothing."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
     with create_session() as session:
-        uri = segments_asset(table_name, f"airflow_{table_name}").uri
+        uri = segments_asset(table_name, cluster).uri
         query = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.uri == uri)
         return [event.extra["change"] for event in session.scalars(query.order_by(AssetEvent.id))]
 

@@ -118,3 +118,4 @@ def test_airflow_finds_the_provider_and_its_connection_form(airflow_db: None) ->
     assert manager.field_behaviours["segments"]["relabeling"]["host"] == "ZooKeeper hosts"
     assert "segments" in manager.asset_uri_handlers
     assert "airflow_provider_segments.links.segments.SegmentsTableLink" in manager.extra_links_class_names
+    assert "airflow_provider_segments.links.segments.SegmentsFindingsLink" in manager.extra_links_class_names

@@ -15,13 +15,14 @@ from airflow_provider_segments.core.replication.comparisons import read_comparis
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import UpsertRefusedError
 from airflow_provider_segments.hooks.segments import SegmentsHook
+from airflow_provider_segments.operators.compare_regions import CompareRegionsOperator
 from airflow_provider_segments.operators.metrics import gauge_heartbeats
 from airflow_provider_segments.sensors.replication import HeartbeatLagSensor
 from airflow_provider_segments.triggers.replication import HeartbeatLagTrigger, judge_lag
 from airflow_provider_segments.upsert.barriers import ingest_to_barriers
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from tests.airflow.helpers import MetricsBackend, RunDag, first_event, states
-from tests.airflow.test_dags import dags
+from tests.airflow.test_dags import asset_changes, dags
 from tests.replication.support import Log, arrow, region_config
 
 NEVER_S = 600.0
@@ -56,7 +57,7 @@ def test_dag_writes_heartbeats_that_ingestion_takes(run_dag: RunDag, regions: Ta
     assert lags is not None and lags["lags"]["eu"] < 600_000
 
 
-def test_dag_compares_two_regions_and_fails_when_a_key_differs(
+def test_dag_compares_two_regions_and_tells_each_difference_once(
     run_dag: RunDag,
     store: SegmentStore,
     regions: Table,
@@ -64,26 +65,46 @@ def test_dag_compares_two_regions_and_fails_when_a_key_differs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """It fails for new differences; one that does not fail for them is an event of the table of findings."""
     extra = {"storage_uri": (tmp_path / "other").as_uri(), "cluster": f"other_{regions.name}"}
     described = {**connection, "extra": {**connection["extra"], **extra}}
     monkeypatch.setenv("AIRFLOW_CONN_SEGMENTS_OTHER", json.dumps(described))
-    conf = {"table": regions.name, "other_conn_id": "segments_other"}
-    with SegmentsHook("segments_other").get_conn() as other:
-        other.apply_config(region_config(regions.name))
-        for table, values in ((regions, ("x", "y")), (other.table(regions.name), ("x", "ALTERED"))):
-            log = Log("eu")
-            for key, value in zip("ab", values, strict=True):
-                log.event(key, value)
-            log.beat(60_000)
-            ingest_to_barriers(UpsertIngestor(table, cache=tmp_path / table.store.paths.cluster), arrow(log.rows))
-    done = run_dag(dags()["segments_compare_regions"], conf)
-    assert done.state == "failed", states(done)
     findings = store.table(f"{regions.name}_findings")
-    assert findings.snapshot().rows == 2, "the key, and the digest of its source"
-    [kept] = read_comparisons(store.cluster, regions.name)
-    assert (kept.counts, kept.has_diverged) == ({"digest": 1, "mismatch": 1}, True)
-    assert f"other_{regions.name}" in kept.other
-    assert (kept.findings, [kept.entry_id]) == (findings.name, list(findings.lineage().entries))
+    logs = Log("eu"), Log("eu")
+
+    def compare(fail_on: str) -> tuple[Any, ...]:
+        conf = {"table": regions.name, "other_conn_id": "segments_other", "fail_on": fail_on}
+        done = run_dag(dags()["segments_compare_regions"], conf)
+        [kept] = read_comparisons(store.cluster, regions.name)
+        events = asset_changes(findings.name, store.paths.cluster)
+        return done.state, kept.counts, kept.new, len(events), findings.snapshot().rows
+
+    def write(other: Table, minute: int, values: tuple[str, str]) -> None:
+        for table, log, value in zip((regions, other), logs, values, strict=True):
+            log.event(f"k{minute}", value)
+            log.beat(minute * 60_000)
+            ingest_to_barriers(UpsertIngestor(table, cache=tmp_path / table.store.paths.cluster), arrow(log.rows))
+
+    with SegmentsHook("segments_other").get_conn() as opened:
+        opened.apply_config(region_config(regions.name))
+        other = opened.table(regions.name)
+        write(other, 1, ("x", "ALTERED"))
+        assert compare("new") == ("failed", {"digest": 1, "mismatch": 1}, 2, 0, 2), "the key, and its source's digest"
+        [kept] = read_comparisons(store.cluster, regions.name)
+        assert kept.has_diverged
+        assert f"other_{regions.name}" in kept.other
+        assert (kept.findings, [kept.entry_id]) == (findings.name, list(findings.lineage().entries))
+        write(other, 2, ("x", "ALTERED, TOO"))
+        assert compare("never") == ("success", {"digest": 1, "mismatch": 2}, 2, 1, 4), "the old one is not told again"
+
+
+def test_a_comparison_links_to_its_table_and_to_the_findings() -> None:
+    task = CompareRegionsOperator(task_id="compare", table="status", other_conn_id="other")
+    links = {link.name: link.get_link(task, ti_key=None) for link in task.operator_extra_links}  # type: ignore[arg-type]
+    assert {name: link.rpartition("#")[2] for name, link in links.items()} == {
+        "Segments table": "conn=segments_default&table=status",
+        "Findings": "conn=segments_default&table=status_findings",
+    }
 
 
 def test_metrics_tell_the_lag_of_each_region(regions: Table, tmp_path: Path, metrics: MetricsBackend) -> None:

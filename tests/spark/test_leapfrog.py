@@ -182,7 +182,12 @@ def test_each_kind_of_difference_is_named_and_healed_by_a_later_event(
         ingest_to_barriers(UpsertIngestor(table, cache=tmp_path / table.store.paths.cluster), arrow(log.rows))
     first = compare_regions(spark, a, b, findings)
     assert first.counts == {"digest": 1, "mismatch": 3, "missing in b": 1}
-    assert ("missing in b", '{"k":"lost"}') in findings_of(spark, findings)
+    told = findings_of(spark, findings)
+    assert ("missing in b", '{"k":"lost"}') in told
+    same = compare_regions(spark, a, b, findings)
+    assert same.counts == {"mismatch": 3, "missing in b": 1}
+    assert (first.new, same.new, same.entry_id) == (5, 0, ""), "what stands as it did is told once"
+    assert findings_of(spark, findings) == told
     later = Log("eu")
     later.sizes = list(whole.sizes)
     for key in ("altered", "last update lost", "deleted", "lost"):
@@ -191,6 +196,7 @@ def test_each_kind_of_difference_is_named_and_healed_by_a_later_event(
         ingest_to_barriers(UpsertIngestor(table, cache=tmp_path / table.store.paths.cluster), arrow(later.rows))
     second = compare_regions(spark, a, b, findings)
     assert second.counts == {"healed": 4}, "that not the same was read was told before"
+    assert second.new == 0 and second.entry_id
     assert compare_regions(spark, a, b, findings).counts == {}
 
 

@@ -15,13 +15,18 @@ from airflow_provider_segments.core.zookeeper import Create, Op, SetData
 MOST_OTHERS = 20
 """Other tables of which the last comparison is kept."""
 
+FAIL_ON = ("any", "new", "never")
+"""When a comparison fails: as long as the regions have diverged, when something was found that was not before, or
+never."""
+
 
 class ComparisonRecord(Record, frozen=True, omit_defaults=True):
-    """The last comparison with ``other``, which names cluster, ZooKeeper and table, at ``at_ms`` (epoch milliseconds).
+    """The last comparison with ``other`` (see :func:`name_of_other`), at ``at_ms`` (epoch milliseconds).
 
     ``counts`` are keys by kind, and source partitions whose digests differ. ``behind`` are, by source partition, the
-    offsets that this table had read less of than the other, ``other_behind`` the reverse. ``entry_id`` is the push of
-    the findings into the table ``findings``, empty when there was nothing to push.
+    offsets that this table had read less of than the other, ``other_behind`` the reverse. ``new`` counts the findings
+    that no comparison had told before. ``entry_id`` is their push into the table ``findings``, empty when there was
+    nothing to push.
     """
 
     other: str
@@ -31,6 +36,7 @@ class ComparisonRecord(Record, frozen=True, omit_defaults=True):
     counts: dict[str, int] = {}
     behind: dict[str, int] = {}
     other_behind: dict[str, int] = {}
+    new: int = 0
     findings: str = ""
     entry_id: str = ""
 
@@ -52,6 +58,11 @@ _DECODER = RecordDecoder(ComparisonsRecord, "record of comparisons")
 def decode(payload: bytes, where: str) -> ComparisonsRecord:
     """The record in ``payload``. Raises :class:`CorruptRecordError`."""
     return _DECODER.decode(payload, where)
+
+
+def name_of_other(zk_hosts: str, cluster: str, table: str) -> str:
+    """What the table of another region is called in the records of comparisons."""
+    return f"table {table!r} in {cluster!r} at {zk_hosts}"
 
 
 def read_comparisons(cluster: Cluster, table: str) -> tuple[ComparisonRecord, ...]:
