@@ -31,6 +31,11 @@ def segments_asset(table: str, cluster: str = DEFAULT_CLUSTER) -> Asset:
     return Asset(name=uri, uri=uri, group="segments")
 
 
+def is_segments_asset(outlet: object) -> bool:
+    """Return True for the asset of a table."""
+    return isinstance(outlet, Asset) and outlet.uri.startswith(f"{SCHEME}://")
+
+
 def sanitize_uri(uri: SplitResult) -> SplitResult:
     """Airflow's check of an asset URI of our scheme. Raises :class:`ValueError` unless it names cluster and table."""
     table = uri.path.strip("/")

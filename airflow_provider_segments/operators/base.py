@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_segments.assets.segments import EVENTS_ALIAS, emit_event, segments_asset
+from airflow_provider_segments.assets.segments import EVENTS_ALIAS, emit_event, is_segments_asset, segments_asset
+from airflow_provider_segments.core.model.names import is_table_name
+from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.links.segments import SegmentsTableLink
 from airflow_provider_segments.operators.metrics import count_sent
@@ -130,24 +132,63 @@ class TablesOperator(ClusterOperator):
             count_sent(table.sent)
 
 
-class AnnouncingOperator(SegmentsOperator):
-    """Base of the operators that change what is visible: their success is an event of the table's asset.
+class Announcer:
+    """What the operators have in common that change what readers see: a change is an event of the table's asset.
 
-    :param asset_events: Whether to emit the event, through the asset alias ``segments`` (or through an outlet the
-        DAG declares for the table's asset).
+    Airflow records an event of every asset among a task's outlets when the task succeeds, whatever it did. So the
+    table's own asset leaves the outlets before the work, and comes back when there is a change to announce.
+
+    :param asset_events: Whether to emit events: through the table's asset, which is an outlet where ``table`` is no
+        template, and otherwise through the asset alias ``segments``.
+    :param asset_cluster: The connection's cluster, as far as it is known when the DAG is parsed: it is a part of the
+        asset's URI. Where the connection names another one, its asset gets the events, through the alias.
     """
 
-    def __init__(self, *, asset_events: bool = True, **kwargs: Any) -> None:
+    outlets: list[Any]
+    segments_conn_id: str
+
+    def __init__(
+        self,
+        *,
+        table: str | None = None,
+        asset_events: bool = True,
+        asset_cluster: str = DEFAULT_CLUSTER,
+        **kwargs: Any,
+    ) -> None:
         outlets = list(kwargs.pop("outlets", None) or [])
+        if asset_events and table is not None and is_table_name(table):
+            asset = segments_asset(table, asset_cluster)
+            outlets += [asset] if asset not in outlets else []
         if asset_events:
             outlets.append(AssetAlias(name=EVENTS_ALIAS, group="segments"))
-        super().__init__(outlets=outlets, **kwargs)
+        super().__init__(table=table, outlets=outlets, **kwargs)  # type: ignore[call-arg]
         self.asset_events = asset_events
+        self.asset_cluster = asset_cluster
+        self._withheld: list[Any] = []
 
-    def announce(self, context: Context, **extra: Any) -> None:
-        """Have an asset event of this table recorded when the task succeeds."""
+    def pre_execute(self, context: Any) -> None:
+        """Take the assets of tables out of the outlets: nothing has changed yet."""
+        super().pre_execute(context)  # type: ignore[misc]
         if self.asset_events:
-            emit_event(context, self.outlets, segments_asset(self.table, self.hook.settings.cluster), extra)
+            self._withheld = [one for one in self.outlets if is_segments_asset(one)]
+            self.outlets = [one for one in self.outlets if not is_segments_asset(one)]
+
+    def announce(self, context: Context, *, table: str, **extra: Any) -> None:
+        """Have an event of that table's asset recorded when the task succeeds."""
+        if not self.asset_events:
+            return
+        asset = segments_asset(table, SegmentsHook(self.segments_conn_id).settings.cluster)
+        declared = [one for one in self._withheld if one.uri == asset.uri and one not in self.outlets]
+        self.outlets = [*self.outlets, *declared]
+        emit_event(context, self.outlets, asset, extra)
+
+
+class AnnouncingOperator(Announcer, SegmentsOperator):
+    """Base of the operators on one table that change what readers of it see."""
+
+    def announce_change(self, context: Context, **extra: Any) -> None:
+        """Have an event of this table's asset recorded when the task succeeds."""
+        self.announce(context, table=self.table, **extra)
 
 
 def run_identity(context: Context, hook: SegmentsHook) -> str:

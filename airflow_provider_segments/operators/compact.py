@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_segments.operators.base import task_identity, truth
+from airflow_provider_segments.operators.base import Announcer, task_identity, truth
 from airflow_provider_segments.operators.job import SegmentsJobOperator, as_options
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_segments.core.lineage.entries import LineageEntry
+    from airflow_provider_segments.core.table import Table
 
-class CompactSegmentsOperator(SegmentsJobOperator):
+
+class CompactSegmentsOperator(Announcer, SegmentsJobOperator):
     """Merge a table's small segments and split large ones with Spark, each time chunk as a replacement of its own.
 
     Appends go on meanwhile. A chunk that fails is left as it was and fails the task at its end, after all the others
     were published; a retry takes on what is left. Each chunk can be rolled back like any push. A job that failed or was
-    killed leaves no locks behind; those of a worker that died go when their lease ends::
+    killed leaves no locks behind; those of a worker that died go when their lease ends. What was compacted is an event
+    of the table's asset: the rows are the same, in other segments::
 
         CompactSegmentsOperator(task_id="compact", table="events", skip_offset="1d")
 
@@ -69,10 +73,26 @@ class CompactSegmentsOperator(SegmentsJobOperator):
         """Submit the job and wait for its end."""
         self._identity = task_identity(context, self.segments_hook)
         try:
-            return super().execute(context)
+            done = super().execute(context)
         except BaseException:
             self._release_locks()
             raise
+        self._announce_compacted(context, self._identity)
+        return done
+
+    def _announce_compacted(self, context: Context, identity: str) -> None:
+        """Announce what this task has compacted, in any of its attempts; an attempt that failed announced nothing."""
+        with self.segments_hook.get_conn() as store:
+            entries = completed_by(store.table(self.table), f"{identity}/")
+        if entries:
+            self.announce(
+                context,
+                table=self.table,
+                change="compact",
+                entry_ids=[entry.entry_id for entry in entries],
+                segments=sum(len(entry.segments_to) for entry in entries),
+                replaced=sum(len(entry.segments_from) for entry in entries),
+            )
 
     def on_kill(self) -> None:
         """End the job, and then release the locks that its driver held: it can release nothing any more."""
@@ -105,3 +125,14 @@ class CompactSegmentsOperator(SegmentsJobOperator):
         else:
             if released:
                 self.log.info("Released %d locks that the job had left behind.", released)
+
+
+def completed_by(table: Table, work: str) -> list[LineageEntry]:
+    """The COMPLETED compactions of the table whose identity begins with ``work``."""
+    from airflow_provider_segments.core.lineage.entries import EntryState
+
+    lineage = table.lineage()
+    completed = [entry for entry in lineage.in_state(EntryState.COMPLETED) if entry.entry_id in lineage.rewrites]
+    guards = table.context.records.guards([entry.entry_id for entry in completed])
+    ours = {entry_id for entry_id, stored in guards.items() if (stored.guard.identity or "").startswith(work)}
+    return [entry for entry in completed if entry.entry_id in ours]

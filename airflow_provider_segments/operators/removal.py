@@ -47,7 +47,7 @@ class DropTableOperator(AnnouncingOperator):
             "" if only_look else f" To bring it back: segments revert {self.table} {done.entry_id}",
         )
         if not only_look:
-            self.announce(context, change="drop", entry_id=done.entry_id, rows=0, segments=0)
+            self.announce_change(context, change="drop", entry_id=done.entry_id, rows=0, segments=0, bytes=0)
         return {
             "table": self.table,
             "entry_id": done.entry_id,
@@ -94,5 +94,5 @@ class DeleteTimeOperator(AnnouncingOperator):
             self.table,
             ended.entry_id,
         )
-        self.announce(context, change="delete-time", entry_id=ended.entry_id, rows=0, segments=0)
+        self.announce_change(context, change="delete-time", entry_id=ended.entry_id, rows=0, segments=0, bytes=0)
         return {"table": self.table, "entry_id": ended.entry_id, "already": ended.already}

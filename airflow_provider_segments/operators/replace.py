@@ -190,7 +190,7 @@ class EndReplaceSegmentsOperator(AnnouncingOperator):
             ended.entry_id,
         )
         brought = {"rows": ended.rows, "segments": len(ended.segments_to), "bytes": ended.bytes}
-        self.announce(context, change="end", entry_id=ended.entry_id, **brought)
+        self.announce_change(context, change="end", entry_id=ended.entry_id, **brought)
         return result
 
     def _what_to_clear(self) -> str:
@@ -265,7 +265,8 @@ class _SwitchOperator(AnnouncingOperator):
         named = {"table": self.table, "segments_conn_id": self.segments_conn_id, "entry_id": done.entry_id}
         context["ti"].xcom_push(key="entry", value=named)
         visible = {} if done.after is None else {f"visible_{what}": n for what, n in done.after.as_dict().items()}
-        self.announce(context, change=self.change, entry_id=done.entry_id, segments=len(done.reappeared), **visible)
+        reappeared = {"segments": len(done.reappeared)}
+        self.announce_change(context, change=self.change, entry_id=done.entry_id, **reappeared, **visible)
         forget_decision(context)
         result = {"table": self.table, **_counts(done), "dry_run": False}
         return result | {"switch_ms": round(done.switch_ms, 3), "already": done.already}

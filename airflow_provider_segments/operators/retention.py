@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_segments import text
 from airflow_provider_segments.core.model.period import parse_period
-from airflow_provider_segments.operators.base import TablesOperator, truth
+from airflow_provider_segments.operators.base import Announcer, TablesOperator, truth
 from airflow_provider_segments.operators.metrics import count
 
 if TYPE_CHECKING:
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from airflow_provider_segments.core.table import Table
 
 
-class RetentionCleanupOperator(TablesOperator):
+class RetentionCleanupOperator(Announcer, TablesOperator):
     """Let go of what is past its time: replaced and reverted segments, aborted pushes, expired time chunks.
 
     One pass, as the tables' configs say. It marks for deletion; :class:`.deletion.DeletePendingLedgersOperator`
-    deletes. Returns the retention report of each table::
+    deletes. Returns the retention report of each table. Where time chunks have expired, readers see fewer rows, and an
+    event of the table's asset says so::
 
         RetentionCleanupOperator(task_id="retention")
 
@@ -35,6 +36,22 @@ class RetentionCleanupOperator(TablesOperator):
     def __init__(self, *, dry_run: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.preview = dry_run  # BaseOperator has a method called dry_run
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """One pass of each table, and an event of each in which something has expired."""
+        reports = super().execute(context)
+        for name, report in reports.items():
+            if report["expired"] and not report["dry_run"]:
+                totals = report["totals"]
+                self.announce(
+                    context,
+                    table=name,
+                    change="retention",
+                    entry_ids=[one["entry_id"] for one in report["expired"]],
+                    expired_segments=totals["expired_segments"],
+                    expired_bytes=totals["expired_bytes"],
+                )
+        return reports
 
     def work(self, table: Table) -> dict[str, Any]:
         """One pass of one table."""

@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.core.model.period import parse_period
-from airflow_provider_segments.operators.base import AnnouncingOperator
+from airflow_provider_segments.operators.base import Announcer, AnnouncingOperator
 from airflow_provider_segments.operators.job import InputJobOperator, as_options
 from airflow_provider_segments.operators.metrics import gauge_upsert
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_segments.core.table import Table
 
-class UpsertSegmentsOperator(InputJobOperator):
+
+_BEGAN = "segments_version_before"
+
+
+class UpsertSegmentsOperator(Announcer, InputJobOperator):
     """Ingest all events that are there now into an upsert table, and resolve the pushes that wait, with Spark.
 
     What a run that was killed had published stays, and the next one goes on after it: every event counts once. Another
-    ingestor of the table is waited for::
+    ingestor of the table is waited for. New versions are an event of the table's asset; a run without any has none::
 
         UpsertSegmentsOperator(
             task_id="ingest",
@@ -69,10 +74,47 @@ class UpsertSegmentsOperator(InputJobOperator):
 
     def execute(self, context: Context) -> Any:
         """Submit the job, wait for its end, and say how the table stands then."""
+        before = self._version_before(context)
         done = super().execute(context)
         with self.segments_hook.get_conn() as store:
-            gauge_upsert(store.table(self.table))
+            table = store.table(self.table)
+            gauge_upsert(table)
+            self._announce_versions(context, table, before)
+        if (kept := context.get("task_state_store")) is not None:
+            kept.delete(_BEGAN)  # cleared and run again on purpose, it begins anew
         return done
+
+    def _version_before(self, context: Context) -> int:
+        """The version before the first attempt: what an attempt that failed has published was not announced."""
+        from airflow_provider_segments.core.upsert.record import require_record
+
+        kept = context.get("task_state_store")
+        known = None if kept is None else kept.get(_BEGAN)
+        if isinstance(known, int):
+            return known
+        with self.segments_hook.get_conn() as store:
+            version = require_record(store.table(self.table).lineage()).clock
+        if kept is not None:
+            kept.set(_BEGAN, version)
+        return version
+
+    def _announce_versions(self, context: Context, table: Table, before: int) -> None:
+        from airflow_provider_segments.core.upsert.record import require_record
+
+        record, stored = require_record(table.lineage()), table.snapshot()
+        if record.clock == before:
+            return
+        self.announce(
+            context,
+            table=self.table,
+            change="upsert",
+            entry_id=record.published[-1].entry_id if record.published else "",
+            version_before=before,
+            version=record.clock,
+            stored_segments=len(stored),
+            stored_rows=stored.rows,
+            stored_bytes=stored.bytes,
+        )
 
     def job_arguments(self, context: Context) -> list[str]:  # noqa: ARG002 - others need it
         """The stream, and who ingests."""
@@ -118,5 +160,6 @@ class CompactUpsertOperator(AnnouncingOperator):
         report = {name: getattr(done, name) for name in done.__slots__}
         self.log.info("Table %s: %s", self.table, report if done.entry_id else "there is nothing to compact")
         if done.entry_id:
-            self.announce(context, change="compact", entry_id=done.entry_id)
+            counts = {"segments": done.segments_to, "replaced": done.segments_from, "rows": done.rows_to}
+            self.announce_change(context, change="compact", entry_id=done.entry_id, **counts)
         return report

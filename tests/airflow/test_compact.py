@@ -8,7 +8,7 @@ import pyarrow.parquet
 
 from airflow_provider_segments.core.table import SegmentStore, Table
 from tests.airflow.helpers import RunDag, make_table, push_rows, states
-from tests.airflow.test_dags import dags
+from tests.airflow.test_dags import asset_changes, dags
 
 
 def rows(table: Table) -> list[int]:
@@ -30,11 +30,17 @@ def test_compaction_dag_merges_small_pushes_and_can_be_rolled_back(
     looked = run_dag(dags()["segments_compaction"], {"table": table_name, "dry_run": True})
     assert looked.state == "success", states(looked)
     assert table.snapshot().names == before
+    assert asset_changes(table_name, store.paths.cluster) == []
 
     run = run_dag(dags()["segments_compaction"], {"table": table_name})
     assert run.state == "success", states(run)
     assert len(table.snapshot()) == 1
     assert sorted(rows(table)) == [0, 1, 2]
+    assert asset_changes(table_name, store.paths.cluster) == ["compact"]
+    idle = run_dag(dags()["segments_compaction"], {"table": table_name})
+    assert (idle.state, asset_changes(table_name, store.paths.cluster)) == ("success", ["compact"]), (
+        "nothing was left to compact"
+    )
 
     table.revert(table.resolve_entry("latest"))
     assert sorted(table.snapshot().names) == sorted(before)

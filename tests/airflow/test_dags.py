@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_provider_segments.assets.segments import segments_asset
 from airflow_provider_segments.core.table import SegmentStore
-from tests.airflow.helpers import REPOSITORY, RunDag, make_table, states
+from airflow_provider_segments.operators.replace import EndReplaceSegmentsOperator, RevertReplaceSegmentsOperator
+from tests.airflow.helpers import REPOSITORY, RunDag, make_table, push_rows, states
 
 
 def dags() -> dict[str, DAG]:
@@ -88,14 +89,55 @@ def test_push_push_rollback(run_dag: RunDag, store: SegmentStore, table_name: st
 
 def asset_changes(table_name: str, cluster: str) -> list[str]:
     """What consumers scheduled on the table's asset were told, in order. The dry run and the refusal told nothing."""
+    return [str(extra.get("change")) for extra in asset_events(segments_asset(table_name, cluster))]
+
+
+def asset_events(asset: Asset) -> list[dict[str, Any]]:
+    """What Airflow has recorded with each event of an asset."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
     with create_session() as session:
-        uri = segments_asset(table_name, cluster).uri
-        query = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.uri == uri)
-        return [event.extra["change"] for event in session.scalars(query.order_by(AssetEvent.id))]
+        query = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+        query = query.where(AssetModel.uri == asset.uri)
+        return [event.extra or {} for event in session.scalars(query.order_by(AssetEvent.id))]
+
+
+def test_concrete_tables_are_outlets_and_templates_go_through_the_alias() -> None:
+    for table, assets in (("flights", [segments_asset("flights")]), ("{{ params.table }}", [])):
+        end = EndReplaceSegmentsOperator(task_id="end", table=table, entry_id="e")
+        assert end.outlets == [*assets, AssetAlias(name="segments", group="segments")]
+    declared = [segments_asset("flights")]
+    assert (
+        EndReplaceSegmentsOperator(task_id="e", table="flights", entry_id="e", outlets=declared).outlets[:-1]
+        == declared
+    )
+    silent = EndReplaceSegmentsOperator(task_id="e", table="flights", entry_id="e", asset_events=False)
+    assert silent.outlets == []
+
+
+@pytest.mark.parametrize("knows_cluster", [True, False])
+def test_outlets_tell_of_changes_only_and_of_the_right_table(
+    run_dag: RunDag, store: SegmentStore, table_name: str, tmp_path: Path, knows_cluster: bool
+) -> None:
+    """Airflow would record an event of each outlet of a task that succeeds, also of one that has changed nothing."""
+    table = make_table(store, table_name)
+    for rows in ([1], [1, 2]):
+        push_rows(table, tmp_path, {"a": rows})
+    cluster = {"asset_cluster": store.paths.cluster} if knows_cluster else {}
+    for dry_run in (True, False):
+        with DAG("rollback_of_a_table", schedule=None) as dag:
+            RevertReplaceSegmentsOperator(
+                task_id="rollback", table=table_name, entry_id="latest", dry_run=dry_run, **cluster
+            )
+        done = run_dag(dag)
+        assert done.state == "success", states(done)
+        assert asset_changes(table_name, store.paths.cluster) == ([] if dry_run else ["revert"])
+    [told] = asset_events(segments_asset(table_name, store.paths.cluster))
+    assert {"entry_id", "visible_rows", "visible_bytes", "visible_segments"} <= set(told)
+    assert told["visible_rows"] == 1
+    assert asset_events(segments_asset(table_name)) == [], "there is no such table"
 
 
 def test_rollback_of_an_unknown_table_fails_in_the_protocols_words(

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, AssetAlias
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from airflow_provider_segments.assets.segments import EVENTS_ALIAS
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.ledger import (
     DeletionBatch,
@@ -419,6 +420,35 @@ def test_retention_and_deletion_dags_free_what_is_past_its_time(
     assert deleted.state == "success", states(deleted)
     assert xcom(deleted, "drain")["deleted"] == 1
     assert objects(table) == before.files
+
+
+def test_retention_tells_of_what_expired_and_of_nothing_else(
+    store: SegmentStore, table_name: str, tmp_path: Path
+) -> None:
+    """Marking what readers do not see changes nothing for them, and neither does a dry run."""
+    table = make_table(store, table_name, "APPEND")
+    document = table.config().to_json()
+    document["segmentsConfig"] = {
+        "timeColumnName": "ts",
+        "retentionTimeUnit": "DAYS",
+        "retentionTimeValue": "1",
+        "revertedSegmentsRetentionPeriod": "0s",
+        "replacedSegmentsRetentionPeriod": "0s",
+        "lineageEntryCleanupRetentionPeriod": "0s",
+    }
+    store.apply_config(TableConfig.from_json(document))
+    reverted_push(table, tmp_path)
+    entry_id = str(table.start().entry_id)
+    stage_rows(table, entry_id, tmp_path, {"a": [1]}, times=(1_356_998_400_000, 1_356_998_400_001))
+    table.end(entry_id)
+    told, seen = [], []
+    for dry_run in (True, False, False, False, True, False):
+        RetentionCleanupOperator(task_id="r", dry_run=dry_run).execute(ran := context("r"))
+        alias = ran["outlet_events"][AssetAlias(name=EVENTS_ALIAS, group="segments")]
+        told += [(event.extra["change"], event.extra["expired_segments"]) for event in alias.asset_alias_events]
+        seen.append((table.snapshot().rows, len(told)))
+    assert told == [("retention", 1)]
+    assert {(0, 1)} < set(seen) <= {(1, 0), (0, 1)}, "the event comes with the pass that hides the row"
 
 
 def test_deferred_drain_in_a_dag_ends_when_the_reader_has(

@@ -17,7 +17,7 @@ from airflow_provider_segments.triggers.upsert import UpsertMarkTrigger, judge
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.reading import read_rows
 from tests.airflow.helpers import MetricsBackend, RunDag, first_event, make_table, states
-from tests.airflow.test_dags import dags
+from tests.airflow.test_dags import asset_changes, dags
 from tests.upsert.world import Event, to_arrow, upsert_config
 
 SCHEMA = "k STRING, ts BIGINT, v STRING, deleted BOOLEAN, `$partition` INT, `$offset` BIGINT"
@@ -53,13 +53,17 @@ def test_dag_ingests_what_has_arrived_since_its_last_run_and_compacts(
         [
             [Event(1, 0, 0, "a", "old", False), Event(1, 0, 1, "b", "stays", False)],
             [Event(2, 0, 2, "a", "new", False), Event(2, 0, 3, "c", "", True)],
+            [],
         ]
     ):
-        pyarrow.parquet.write_table(to_arrow(rows), arriving / f"{run}.parquet")
+        if rows:
+            pyarrow.parquet.write_table(to_arrow(rows), arriving / f"{run}.parquet")
         done = run_dag(dags()["segments_upsert"], conf)
         assert done.state == "success", states(done)
     assert {row["k"]: row["v"] for row in read_rows(upsert_table).to_pylist()} == {"a": "new", "b": "stays"}
     assert upsert_table.snapshot().mark == 2
+    changes = asset_changes(upsert_table.name, upsert_table.store.paths.cluster)
+    assert [one for one in changes if one != "compact"] == ["upsert", "upsert"], "the third run has found nothing new"
 
 
 def test_options_reach_the_job_through_its_environment_only() -> None:

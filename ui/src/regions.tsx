@@ -147,12 +147,9 @@ function compared(conn: string, one: ComparisonRow): React.ReactNode[] {
     found.length === 0 ? "all keys agree" : found.map(([kind, number]) => `${kind}: ${count(number)}`).join(", "),
     `${count(one.version)} here, ${count(one.other_version)} there`,
     behind.length === 0 ? "nothing" : behind.map(([source, offsets]) => `${source}: ${plural(offsets, "offset")}`).join(", "),
-    one.entry_id === "" ? (
-      <span className="seg-muted">none pushed</span>
-    ) : (
-      <a href={link({ conn, table: one.findings })} title={one.entry_id}>
-        {one.findings}, entry {short(one.entry_id)}
-      </a>
-    ),
+    <React.Fragment>
+      {one.findings !== "" && <a href={link({ conn, table: one.findings })}>{one.findings}</a>}
+      <div className="seg-muted">{one.entry_id === "" ? "nothing new" : <code title={one.entry_id}>{short(one.entry_id)}</code>}</div>
+    </React.Fragment>,
   ];
 }
