@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -199,6 +200,8 @@ def browser() -> Iterator[Browser]:
 
     if not CHROMIUM:
         pytest.fail("no chromium is installed: set CHROMIUM to its path")
+    if not AXE.exists():
+        subprocess.run(["npm", "ci", "--silent", "--no-audit", "--no-fund"], cwd=REPOSITORY / "ui", check=True)
     with sync_playwright() as started:
         launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield launched
@@ -238,7 +241,6 @@ class Visit:
 
     def check_access(self, what: str) -> None:
         """Assert that axe-core finds no serious fault in what the page shows."""
-        assert AXE.exists(), "run npm ci in ui/: axe-core comes from there"
         self.page.evaluate(AXE.read_text())
         found = self.page.evaluate("axe.run('.seg').then(results => results.violations)")
         serious = [
