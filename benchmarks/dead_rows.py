@@ -130,7 +130,10 @@ def rows(keys: numpy.ndarray, first: int, random: numpy.random.Generator) -> pya
 def fill(store: SegmentStore, folder: Path, keys: int, share: float, number: int) -> Tables:
     """Two tables with the same live rows; of the rows that the first has stored, ``share`` are dead."""
     random = numpy.random.default_rng(number)
-    config = {"schema": {"primaryKeyColumns": ["k"]}, "upsertConfig": {"mode": "FULL", "comparisonColumns": ["ts"]}}
+    config = {
+        "schema": {"primaryKeyColumns": ["k"]},
+        "upsertConfig": {"mode": "FULL", "comparisonColumns": ["ts"], "keyPartitions": 1},
+    }
     store.apply_config(TableConfig.from_json({"tableName": f"upsert{number}", **config}))
     store.apply_config(TableConfig.from_json({"tableName": f"plain{number}"}))
     ours, plain = store.table(f"upsert{number}"), store.table(f"plain{number}")
@@ -228,7 +231,12 @@ def main(keys: int = 2_000_000) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dead-rows-")))
         server = stack.enter_context(EmbeddedZooKeeper(folder / "zookeeper", sync=False))
         store = stack.enter_context(SegmentStore.connect(server.hosts, "c", (folder / "objects").as_uri()))
-        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .getOrCreate()
+        )
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
         run(spark, store, folder, keys)

@@ -90,7 +90,7 @@ def no_rows(config: TableConfig, rejected: int) -> SourceDataError:
 def bad_times(config: TableConfig, rows: int, example: str) -> SourceDataError:
     """The refusal of an input in which ``rows`` have no usable time; ``example`` is one of them as JSON."""
     return SourceDataError(
-        f"table {config.name!r}: {rows} rows have no usable time in column {config.time_column!r} "
+        f"table {config.name!r}: {count(rows, 'row')} without a usable time in column {config.time_column!r} "
         f"(timeFormat {config.time_format}); for example {example[:500]}. Correct them, or set onBadTime to reject"
     )
 

@@ -19,7 +19,6 @@ from airflow_provider_segments.exceptions import (
 from airflow_provider_segments.operators.base import truth
 from airflow_provider_segments.operators.job import InputJobOperator, as_options, given_options
 from airflow_provider_segments.operators.locks import given_locks, renewed
-from airflow_provider_segments.text import for_message
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -190,9 +189,8 @@ class BuildSegmentsOperator(InputJobOperator):
             seen = check_source(config, source)
         except SourceDataError as error:
             raise AirflowFailException(f"Refused before Spark was started: {error}") from error
-        self.log.info(
-            "Looked at %s: %s", for_message(self.input), "nothing that can be looked at" if seen is None else seen
-        )
+        if seen is not None:
+            self.log.info("The columns fit, as %s shows", seen)
 
     def _stop_job(self, why: Exception) -> None:
         """Called by the thread that renews. A job that is not running yet finds out when it stages."""

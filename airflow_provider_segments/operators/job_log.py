@@ -18,6 +18,8 @@ _COMMAND = "Spark-Submit cmd: "
 _OURS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ([A-Z]+) (.*)", re.DOTALL)
 _SPARKS = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d ([A-Z]+) (.*)", re.DOTALL)
 _NOISE = re.compile(r"WARNING: Using incubator|Picked up |NOTE: Picked up|Using Spark's default log4j|:: ")
+_UNCAUGHT = re.compile(r'Exception in thread "[^"]*" (.*)', re.DOTALL)
+_EXITED = "org.apache.spark.SparkUserAppException"  # the application has ended, having said why
 _ERROR = re.compile(r"[A-Za-z_.]*(Error|Exception): ")
 _LEVELS = {
     "TRACE": "debug",
@@ -33,6 +35,8 @@ _EXIT_CODE = re.compile(r"Error code is: (-?\d+)")
 _NO_RETRY = tuple(kind.__name__ for kind in (SourceDataError, InvalidConfigError, TableNotFoundError))
 """Errors that no other attempt makes better."""
 
+_NO_MASTER = "When running with master 'yarn'"
+_YARN = "Airflow takes YARN for a Spark connection that is absent or names no master: give it one, such as local[2]."
 _MEMORY = "Give it more (driver_memory, executor_memory), or more and smaller tasks."
 _CODES = {
     2: "the command line of the job is wrong",
@@ -61,6 +65,7 @@ class JobLog:
         self._logger: Any = logger._logger if isinstance(logger, JobLog) else logger  # the same task, run again
         self._level = "info"
         self._said = ""
+        self._uncaught = ""
         self._out_of_memory = False
 
     def __getattr__(self, name: str) -> Any:
@@ -81,6 +86,9 @@ class JobLog:
             return kind(self._said)
         if self._out_of_memory:
             return JobFailedError(f"the job ran out of memory (OutOfMemoryError). {_MEMORY}")
+        if self._uncaught:
+            hint = f". {_YARN}" if _NO_MASTER in self._uncaught else ""
+            return JobFailedError(f"the job could not be run: {self._uncaught}{hint}")
         return JobFailedError(f"the job was {explain_code(int(code[1]))}")
 
     def _read(self, text: str) -> tuple[str, str]:
@@ -94,6 +102,10 @@ class JobLog:
             if ours and self._level in ("error", "critical") and _ERROR.match(found[2]):
                 self._said = found[2]
             return self._level, found[2]
+        if uncaught := _UNCAUGHT.fullmatch(text):
+            self._level = "error"
+            if not uncaught[1].startswith(_EXITED):
+                self._uncaught = uncaught[1]
         return self._level, text
 
 

@@ -208,7 +208,7 @@ def test_bad_times_are_refused_with_a_count_and_an_example(spark: SparkSession, 
     table = make_table()
     entry = table.start().entry_id
     with pytest.raises(
-        SourceDataError, match=r"2 rows have no usable time in column 'at'.*for example \{\"at\":"
+        SourceDataError, match=r"2 rows without a usable time in column 'at'.*for example \{\"at\":"
     ) as raised:
         build_segments(spark, table, entry, events(spark, BAD_ROWS, "at string, x int"))
     assert "nothing of this attempt is staged" in raised.value.__notes__[0]

@@ -209,7 +209,7 @@ def csv(rows: str, **options: str) -> Callable[[Path], Source]:
         (csv("x\n1\n"), "no time column 'at'; it has x"),
         (csv("at,y\n2026-01-01 00:00:00,1\n"), "no sort column 'x'"),
         (csv("at,x,__segments_a\n2026-01-01 00:00:00,1,2\n"), "'__segments_a' cannot be a column's name"),
-        (csv("at,x\n2026-01-01 00:00:00,1\n,2\n,3\n"), '2 rows have no usable time.*{"at":null,"x":2}'),
+        (csv("at,x\n2026-01-01 00:00:00,1\n,2\n,3\n"), '2 rows without a usable time.*{"at":null,"x":2}'),
     ],
 )
 def test_refusals_are_the_same(
