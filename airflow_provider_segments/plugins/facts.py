@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage
@@ -22,6 +22,7 @@ from airflow_provider_segments.core.snapshot import View, Visibility
 from airflow_provider_segments.core.table import SegmentStore, Table, newest_of
 from airflow_provider_segments.core.table_config import decode_config
 from airflow_provider_segments.exceptions import ContentionError, CorruptRecordError, TableDroppedError
+from airflow_provider_segments.plugins.models import Timeline
 from airflow_provider_segments.plugins.waiting import Waiting, read_waiting
 
 _ATTEMPTS = 20
@@ -45,7 +46,8 @@ class TableFacts:
     ``visible`` is what readers see, ``None`` of a dropped table. ``shown`` and ``hidden`` are the totals of the
     registered segments of settled entries that the lineage shows and hides, ``rolled_back`` those of REVERTED entries.
     ``brought`` has what is registered of each entry, and ``replaced`` what each has replaced, ``None`` where some of
-    that was removed since.
+    that was removed since. ``after`` and ``timelines`` are filled as they are asked for: they follow from the same
+    znodes, and are forgotten with them.
     """
 
     stamp: Stamp
@@ -59,6 +61,8 @@ class TableFacts:
     rolled_back: Totals
     brought: Mapping[str, Totals]
     replaced: Mapping[str, Totals | None]
+    after: dict[str, Totals | None] = field(default_factory=dict, compare=False)
+    timelines: dict[object, Timeline] = field(default_factory=dict, compare=False)
 
 
 class FactsCache:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS
 from airflow_provider_segments.core.model.segment import Segment, SegmentState
 from airflow_provider_segments.core.snapshot import SegmentStatus
@@ -24,6 +25,9 @@ from airflow_provider_segments.plugins.overview import MOST_NAMES, Opened, total
 BUDGET_S = 1.5
 """For how long what readers saw after each entry is computed; a table of 100,000 segments takes long for each."""
 
+MOST_TIMELINES = 20
+"""Stretches of time of one table whose picture is remembered."""
+
 NOW = "now"
 BLOCKS = 300
 """Most stretches of time that the picture shows."""
@@ -32,14 +36,15 @@ BLOCKS = 300
 def describe_history(opened: Opened, name: str, *, offset: int, limit: int) -> History:
     """What readers saw right after each of a part of the entries, the newest first, as far as there is time."""
     table = opened.store.table(name)
-    chosen = opened.facts.get(table.name).lineage.newest_first()[offset : offset + limit]
-    until = monotonic() + BUDGET_S
-    history = History(after={})
-    for entry_id, after in table.totals_after([entry.entry_id for entry in chosen]):
-        history.after[entry_id] = None if after is None else totals(after)
+    facts = opened.facts.get(table.name)
+    chosen = [entry.entry_id for entry in facts.lineage.newest_first()[offset : offset + limit]]
+    unknown, until = [entry_id for entry_id in chosen if entry_id not in facts.after], monotonic() + BUDGET_S
+    for entry_id, after in table.totals_after(unknown) if unknown else ():
+        facts.after[entry_id] = after
         if monotonic() > until:
             break
-    return history
+    known = {entry_id: facts.after[entry_id] for entry_id in chosen if entry_id in facts.after}
+    return History(after={entry_id: None if after is None else totals(after) for entry_id, after in known.items()})
 
 
 def describe_diff(opened: Opened, name: str, before: str, after: str) -> Diff:
@@ -108,8 +113,22 @@ def _segment(status: SegmentStatus) -> SegmentRow:
 
 
 def describe_timeline(opened: Opened, name: str, stretch: Stretch) -> Timeline:
-    """A table's segments by time chunk and state; neighbouring chunks are put together where there are too many."""
-    found = stretch.statuses(opened, name)
+    """A table's segments by time chunk and state; neighbouring chunks are put together where there are too many.
+
+    It is remembered for as long as the table has not changed, but not during a push: what is staged shows, too, and
+    staging changes none of the znodes by which a change is told."""
+    facts = opened.facts.get(opened.store.table(name).name)
+    if any(facts.lineage.in_state(EntryState.IN_PROGRESS)):
+        return _timeline(stretch.statuses(opened, name))
+    known = facts.timelines.get(stretch)
+    if known is None:
+        known = _timeline(stretch.statuses(opened, name))
+        if len(facts.timelines) < MOST_TIMELINES:
+            facts.timelines[stretch] = known
+    return known
+
+
+def _timeline(found: Sequence[SegmentStatus]) -> Timeline:
     chunks = {(one.segment.interval.start_ms, one.segment.interval.end_ms) for one in found}
     dated = [(start, end) for start, end in chunks if start > MIN_MS or end < MAX_MS]
     is_merged = len(chunks) > BLOCKS

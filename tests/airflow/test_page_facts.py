@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,11 +14,15 @@ from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.model.segment import SegmentState
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import RefusedError
+from airflow_provider_segments.plugins import past
 from airflow_provider_segments.plugins.facts import FactsCache
+from airflow_provider_segments.plugins.overview import Opened
 from tests.airflow.helpers import make_table
-from tests.support.tables import push
+from tests.support.tables import push, stage
 
 STEPS = 120
+NOBODY: Any = None
+"""The settings of a connection: what is asked for here needs none."""
 
 
 def assert_true_now(cache: FactsCache, table: Table) -> None:
@@ -32,6 +37,12 @@ def assert_true_now(cache: FactsCache, table: Table) -> None:
     assert facts.hidden.bytes == sum(segment.bytes for segment in hidden)
     if facts.latest is not None:
         assert facts.latest == table.resolve_entry("latest")
+    remembered, anew = (Opened(NOBODY, table.store, one) for one in (cache, FactsCache(table.store)))
+    for describe in (
+        lambda opened: past.describe_timeline(opened, table.name, past.Stretch(None, None, None)),
+        lambda opened: past.describe_history(opened, table.name, offset=0, limit=5),
+    ):
+        assert describe(remembered) == describe(anew)
 
 
 @pytest.mark.parametrize("kind", ["REFRESH", "APPEND"])
@@ -88,6 +99,49 @@ def test_a_table_that_did_not_change_costs_three_reads(
     assert len(asked) == 3
     push(table, 1, end=False)
     assert cache.get(table_name).visible == first.visible
+
+
+def test_the_picture_shows_what_a_push_in_progress_stages(store: SegmentStore, table_name: str) -> None:
+    """Staging changes none of the znodes by which a change is told, so nothing is remembered meanwhile."""
+    table = make_table(store, table_name, "APPEND")
+    opened = Opened(NOBODY, store, FactsCache(store))
+
+    def states() -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for block in past.describe_timeline(opened, table_name, past.Stretch(None, None, None)).blocks:
+            found[block.state] += block.totals.segments
+        return dict(found)
+
+    push(table, 2)
+    assert states() == {"visible": 2}
+    entry_id = str(table.start().entry_id)
+    assert states() == {"visible": 2}
+    stage(table, entry_id, ["a", "b", "c"])
+    assert states() == {"visible": 2, "standby": 3}
+    table.end(entry_id)
+    assert states() == {"visible": 5}
+
+
+def test_a_picture_is_made_once_for_as_long_as_the_table_does_not_change(
+    store: SegmentStore, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(store, table_name, "APPEND")
+    for _ in range(3):
+        push(table, 1)
+    opened = Opened(NOBODY, store, FactsCache(store))
+    whole = past.Stretch(None, None, None)
+    first = (
+        past.describe_timeline(opened, table_name, whole),
+        past.describe_history(opened, table_name, offset=0, limit=9),
+    )
+    monkeypatch.setattr(Table, "segment_states", None)
+    monkeypatch.setattr(Table, "totals_after", None)
+    again = (
+        past.describe_timeline(opened, table_name, whole),
+        past.describe_history(opened, table_name, offset=0, limit=9),
+    )
+    assert again == first
+    assert len(again[1].after) == 3
 
 
 def test_an_entry_has_the_totals_of_what_it_replaced(store: SegmentStore, table_name: str) -> None:
