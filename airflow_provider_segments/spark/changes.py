@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import numpy
 import pyarrow
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
@@ -22,6 +21,7 @@ from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.spark.changed_rows import Work, read_work, work_of
 from airflow_provider_segments.spark.leases import hold
 from airflow_provider_segments.spark.read import read_newest_rows
 from airflow_provider_segments.spark.row_validity import visible_schema
@@ -41,12 +41,10 @@ from airflow_provider_segments.upsert.changes import (
 )
 from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION
 from airflow_provider_segments.upsert.events import BULK_PARTITION
-from airflow_provider_segments.upsert.reading import read_object_rows, require_mark
-
-_ROWS_AT_A_TIME = 262_144  # as many as a row group has, at most
+from airflow_provider_segments.upsert.reading import require_mark
 
 _WORK = pyarrow.schema(
-    [("key", pyarrow.string()), ("tiered", pyarrow.bool_()), ("rows", pyarrow.binary()), ("begun", pyarrow.bool_())]
+    zip(Work._fields, (pyarrow.string(), pyarrow.bool_(), pyarrow.binary(), pyarrow.bool_()), strict=True)
 )
 
 
@@ -75,11 +73,7 @@ def _images(spark: SparkSession, taken: Snapshot, schema: StructType, changed: I
     """The changed rows as readers see them, delete records too."""
     spark.sparkContext.environment.update(worker_environment())
     taken.stores()  # a segment in a tiered storage that is not here is refused now, and not by a task
-    work = [
-        (segment.key, segment.tiered is not None, rows[first : first + _ROWS_AT_A_TIME].tobytes(), has_begun)
-        for segment, rows, has_begun in changed
-        for first in range(0, len(rows), _ROWS_AT_A_TIME)
-    ]
+    work = [*work_of(changed)]
     told = StructType([*schema.fields]).add(HAS_BEGUN, "boolean")
     if not work:
         return spark.createDataFrame([], told)
@@ -94,19 +88,10 @@ def _reading(
 ) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
     """The task that reads changed rows."""
 
-    def column_of(rows: pyarrow.Table, field: pyarrow.Field) -> pyarrow.ChunkedArray:
-        if field.name not in rows.column_names:  # an older segment has no such column
-            return pyarrow.chunked_array([pyarrow.nulls(rows.num_rows, field.type)])
-        return rows.column(field.name).cast(field.type)
-
     def task(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         for batch in batches:
-            for work in batch.to_pylist():
-                store = tiered if work["tiered"] and tiered is not None else storage
-                rows = read_object_rows(store, work["key"], numpy.frombuffer(work["rows"], numpy.int64))
-                rows = rows.append_column(HAS_BEGUN, pyarrow.repeat(work["begun"], rows.num_rows))
-                columns = [column_of(rows, field) for field in schema]
-                yield from pyarrow.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches()
+            for work in zip(*batch.to_pydict().values(), strict=True):
+                yield from read_work(Work(*work), storage, tiered, schema).combine_chunks().to_batches()
 
     return task
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import builtins
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +39,7 @@ from airflow_provider_segments.core.model.names import is_number
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.storage.base import ObjectStore
+from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
 from airflow_provider_segments.spark.filters import expression, may_match, usable
 from airflow_provider_segments.spark.merging import visible_rows
@@ -122,12 +124,10 @@ class SegmentsDataSource(DataSource):
         return SegmentsReader(schema, self._found)
 
     def _resolve(self, *, with_schema: bool) -> tuple[_Found, StructType | None]:
-        hosts, uri, name = self._required("zk_hosts"), self._required("storage_uri"), self._required("table")
         start, end = _ms(self.options.get("start")), _ms(self.options.get("end"))
         as_of = self.options.get("as_of")
         mark = int(self.options["mark"]) if self.options.get("mark") else None
-        with connect(hosts, uri, self.options.get("cluster", DEFAULT_CLUSTER)) as store:
-            table = store.table(name)
+        with opened_table(self.options) as table:
             config = table.config()
             mark = table.mark_at(mark, _ms(self.options.get("checkpoint")), self.options.get("region"))
             snapshot = table.snapshot(start, end, as_of=as_of, mark=mark)
@@ -136,11 +136,22 @@ class SegmentsDataSource(DataSource):
             whole = snapshot if start is None and end is None else table.snapshot(as_of=as_of, mark=snapshot.mark)
             return _Found.of(snapshot, config), visible_schema(schema_of(whole), config)
 
-    def _required(self, option: str) -> str:
-        value = self.options.get(option)
-        if not value:
-            raise InvalidConfigError(f'spark.read.format("segments") needs the option {option}')
-        return str(value)
+
+@contextmanager
+def opened_table(options: Mapping[str, str]) -> Iterator[Table]:
+    """The table that the options of a data source name, in a store that is closed at the end. Raises
+    :class:`InvalidConfigError` for an option that is missing."""
+    hosts, uri, name = (required(options, option) for option in ("zk_hosts", "storage_uri", "table"))
+    with connect(hosts, uri, options.get("cluster", DEFAULT_CLUSTER)) as store:
+        yield store.table(name)
+
+
+def required(options: Mapping[str, str], option: str) -> str:
+    """The value of an option. Raises :class:`InvalidConfigError` when it is missing."""
+    value = options.get(option)
+    if not value:
+        raise InvalidConfigError(f"the data source needs the option {option}")
+    return str(value)
 
 
 def bound_to(snapshot: Snapshot, config: TableConfig) -> type[SegmentsDataSource]:

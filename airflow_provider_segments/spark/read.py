@@ -28,6 +28,7 @@ from airflow_provider_segments.core.model.interval import MAX_MS, MIN_MS, Interv
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.exceptions import SourceDataError
+from airflow_provider_segments.spark.change_stream import SegmentsChanges
 from airflow_provider_segments.spark.datasource import SegmentsDataSource, bound_to
 from airflow_provider_segments.spark.leases import hold, owner_of
 from airflow_provider_segments.spark.row_validity import rows_with_validity, valid_rows, visible_schema
@@ -39,13 +40,14 @@ _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read.format("segments")`` known to this session.
+    """Make ``spark.read.format("segments")`` and ``spark.readStream.format("segments_changes")`` known to this session.
 
-    Its Python workers get the credentials of the environment, and filters are pushed down to it.
+    Their Python workers get the credentials of the environment, and filters are pushed down to the first.
     """
     spark.sparkContext.environment.update(worker_environment())
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(SegmentsDataSource)
+    spark.dataSource.register(SegmentsChanges)
 
 
 def read_table(

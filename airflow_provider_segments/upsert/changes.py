@@ -105,7 +105,7 @@ def read_changes(table: Table, *, since: Since, to: int | None = None) -> Change
         assert config is not None
         changed = changed_rows(taken, since) if isinstance(since, int) else _unread_rows(taken, config, since)
         images = _images(taken, changed)
-        rows = _paired(images, config) if isinstance(since, int) else _upserts(images, config)
+        rows = paired(images, config) if isinstance(since, int) else _upserts(images, config)
         return Changes(rows, require_mark(taken), vector_of(taken, record, config))
 
 
@@ -187,7 +187,7 @@ def _images(taken: Snapshot, changed: Iterable[ChangedRows]) -> pyarrow.Table:
     return pyarrow.concat_tables(parts, promote_options="permissive")
 
 
-def _paired(images: pyarrow.Table, config: UpsertConfig) -> pyarrow.Table:
+def paired(images: pyarrow.Table, config: UpsertConfig) -> pyarrow.Table:
     """The changes of rows before and after. A key that a delete record has taken away has no row after."""
     images = images.filter(pyarrow.compute.invert(_is_delete(images, config)))
     is_pair = _appears_twice(*key_hashes(images, config.primary_key))
