@@ -37,6 +37,11 @@ class Standalone:
         self._process: subprocess.Popen[bytes] | None = None
         self._token = ""
 
+    @property
+    def token(self) -> str:
+        """What a browser is logged in with, as the cookie ``_token``."""
+        return self._token
+
     def start(self, timeout: float = START_S) -> Self:
         """Start it and wait until every component is healthy."""
         self.home.mkdir(parents=True, exist_ok=True)

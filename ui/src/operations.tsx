@@ -133,7 +133,8 @@ function Held(props: Part): React.ReactElement {
         rows={found.locks.map((one) => [
           <a href={link({ conn, table: one.table })}>{one.table}</a>,
           <React.Fragment>
-            {one.lock_type} {one.revoked_by && <Tag kind="seg-red">revoked by {one.revoked_by}</Tag>}
+            {one.lock_type} {one.revoked_by && <Tag kind="seg-red">revoked</Tag>}
+            {one.revoked_by && <div className="seg-error">by {one.revoked_by}</div>}
           </React.Fragment>,
           span(one.start_ms, one.end_ms),
           one.by === null ? <code>{one.group}</code> : <By author={one.by} />,
