@@ -6,7 +6,8 @@ import base64
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -82,6 +83,30 @@ class KafkaServer:
         properties = ["--property", "parse.key=true", "--property", "key.separator=|"]
         command = ["--bootstrap-server", self.servers, "--topic", topic, *properties]
         self._tool("org.apache.kafka.tools.ConsoleProducer", *command, text=text)
+
+    @property
+    def pid(self) -> int:
+        """The broker's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @contextmanager
+    def producer(self, topic: str) -> Iterator[subprocess.Popen[str]]:
+        """A producer that sends each line of its standard input, ``key|value``. At the end all of them are sent."""
+        properties = ["--property", "parse.key=true", "--property", "key.separator=|"]
+        settings = ["--producer-property", "linger.ms=50", "--producer-property", "batch.size=200000"]
+        command = ["--bootstrap-server", self.servers, "--topic", topic, *properties, *settings]
+        with (self.folder / "producer.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*self._java("org.apache.kafka.tools.ConsoleProducer"), *command],
+                cwd=self.folder, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True,
+            )  # fmt: skip
+        try:
+            yield process
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(120)
 
     def _start(self) -> None:
         with (self.folder / "kafka.log").open("ab") as log:
