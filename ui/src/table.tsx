@@ -21,6 +21,11 @@ import { UpsertPart } from "./upsert";
 
 const LIMIT = 50;
 const REFRESH_MS = 15_000;
+/** Segments beyond which what readers saw after each push is computed only when somebody asks for it. */
+const LARGE = 20_000;
+
+const stored = (storage: Storage): number =>
+  storage.visible.segments + storage.replaced.segments + storage.rolled_back.segments;
 
 /** One table: what readers see, its lineage like a list of commits, its segments as a picture, its config. */
 export function TablePage(props: { conn: string; table: string; known: Connections }): React.ReactElement {
@@ -29,9 +34,11 @@ export function TablePage(props: { conn: string; table: string; known: Connectio
   const [chosen, setChosen] = React.useState<EntryRow | null>(null);
   const loaded = useLoaded(() => getTable(conn, table, offset, LIMIT), [offset], REFRESH_MS);
   const newest = loaded.value?.entries.map((entry) => `${entry.entry_id} ${entry.state}`).join() ?? "";
+  const [isWanted, setWanted] = React.useState(false);
+  const isLarge = loaded.value !== null && stored(loaded.value.storage) > LARGE && !isWanted;
   const history = useLoaded<History>(
-    () => (newest ? getHistory(conn, table, offset, LIMIT) : Promise.resolve({ after: {} })),
-    [newest],
+    () => (newest && !isLarge ? getHistory(conn, table, offset, LIMIT) : Promise.resolve({ after: {} })),
+    [newest, isLarge],
   );
   return (
     <section aria-label={`Table ${table}`}>
@@ -42,6 +49,12 @@ export function TablePage(props: { conn: string; table: string; known: Connectio
             {found.table.upsert !== null && <UpsertPart upsert={found.table.upsert} />}
             {found.table.upsert !== null && <RegionsPart conn={conn} table={table} />}
             <h2>Lineage</h2>
+            {isLarge && (
+              <p>
+                <button onClick={() => setWanted(true)}>Compute what readers saw after each push</button>{" "}
+                <span className="seg-muted">This takes about a second a push.</span>
+              </p>
+            )}
             <Lineage conn={conn} table={table} detail={found} history={history.value} choose={setChosen} />
             <Pages offset={offset} limit={LIMIT} total={found.entries_total} go={setOffset} names={["Newer", "Older"]} />
             {found.table.upsert === null && <Compare conn={conn} table={table} entries={found.entries} />}
