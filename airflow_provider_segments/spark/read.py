@@ -236,8 +236,9 @@ def _objects(
 ) -> DataFrame:
     if through_arrow:
         return _arrow(spark, snapshot, schema, config, columns)
-    rows = _native(spark, snapshot, schema)
-    return rows if config.upsert is None else valid_rows(spark, rows, snapshot, config.upsert)
+    if config.upsert is None:
+        return _native(spark, snapshot, schema)
+    return valid_rows(spark, snapshot, config.upsert, lambda part: _native(spark, part, schema))
 
 
 def spark_can_read(spark: SparkSession, uri: str) -> bool:

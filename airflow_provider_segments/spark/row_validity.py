@@ -1,10 +1,14 @@
 """Which rows of an upsert table's files Spark's own reader gives: those that are valid at the snapshot's mark.
 
-Files without dead rows cost nothing. Of the others a bitmap a file is broadcast and joined by the file's name; a row's
-number in its file, which Spark's reader tells, picks its bit. Push-down, pruning and the vectorised reader are kept.
+Files without dead rows are read as those of any table. Of the others a bitmap a file is broadcast and joined by the
+file's name; a row's number in its file, which Spark's reader tells, picks its bit. Push-down, pruning and the
+vectorised reader are kept.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
 
 import numpy
 import pyarrow
@@ -23,6 +27,7 @@ from airflow_provider_segments.upsert.reading import read_ends, require_mark
 from airflow_provider_segments.upsert.validity import NEVER
 
 _FILE, _ROW, _WORDS = "__segments_file", "__segments_row", "__segments_dead"
+_WORD_LISTS = pyarrow.list_(pyarrow.int64())
 _FROM, _UNTIL = "__segments_from", "__segments_until"
 
 
@@ -76,28 +81,40 @@ def rows_with_validity(spark: SparkSession, rows: DataFrame, snapshot: Snapshot)
     )
 
 
-def valid_rows(spark: SparkSession, rows: DataFrame, snapshot: Snapshot, config: UpsertConfig) -> DataFrame:
-    """The rows, which Spark's Parquet reader gives for the snapshot's files, that are valid at its mark. Raises
-    :class:`SnapshotRefusedError` (``no-mark``)."""
+def valid_rows(
+    spark: SparkSession, snapshot: Snapshot, config: UpsertConfig, read: Callable[[Snapshot], DataFrame]
+) -> DataFrame:
+    """The rows of the snapshot's files, as ``read`` gives them by Spark's Parquet reader, that are valid at its mark.
+    Raises :class:`SnapshotRefusedError` (``no-mark``)."""
     require_mark(snapshot)
-    columns = [F.col(quoted(name)) for name in rows.columns]
     dead = dead_rows(snapshot)
+    whole = [segment.key for segment in snapshot.segments if segment.name not in dead]
+    parts = [read(snapshot.only(whole))] if whole else []
     if dead:
-        files = {segment.name: segment.key.rpartition("/")[2] for segment in snapshot.segments}
-        bitmaps = pyarrow.table(
-            {
-                _FILE: [files[name] for name in dead],
-                _WORDS: pyarrow.array([_words(numbers) for numbers in dead.values()], pyarrow.list_(pyarrow.int64())),
-            }
-        )
-        told = rows.select("*", F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
-        joined = told.join(F.broadcast(spark.createDataFrame(bitmaps)), _FILE, "left")
-        # A row behind a short bitmap, or of a file without one, gives null: it is alive.
-        bit = f"shiftright(get({_WORDS}, cast({_ROW} >> 6 as int)), cast({_ROW} & 63 as int)) & 1L"
-        rows = joined.filter(F.expr(f"coalesce({bit}, 0L) = 0L")).select(*columns)
+        cut = [segment.key for segment in snapshot.segments if segment.name in dead]
+        parts.append(_alive(spark, snapshot.only(cut), dead, read))
+    rows = reduce(DataFrame.union, parts)
     if config.deletes is not None and config.deletes in rows.columns:
         rows = rows.filter(~F.coalesce(F.col(quoted(config.deletes)), F.lit(False)))
     return rows
+
+
+def _alive(
+    spark: SparkSession, cut: Snapshot, dead: Mapping[str, bytes], read: Callable[[Snapshot], DataFrame]
+) -> DataFrame:
+    """The rows of files of which some rows are ``dead``, less those."""
+    rows = read(cut)
+    bitmaps = pyarrow.table(
+        {
+            _FILE: [segment.key.rpartition("/")[2] for segment in cut.segments],
+            _WORDS: pyarrow.array([_words(dead[segment.name]) for segment in cut.segments], _WORD_LISTS),
+        }
+    )
+    told = rows.select("*", F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
+    joined = told.join(F.broadcast(spark.createDataFrame(bitmaps)), _FILE)
+    # A row behind a short bitmap gives null: it is alive.
+    bit = f"shiftright(get({_WORDS}, cast({_ROW} >> 6 as int)), cast({_ROW} & 63 as int)) & 1L"
+    return joined.filter(F.expr(f"coalesce({bit}, 0L) = 0L")).select(*(F.col(quoted(name)) for name in rows.columns))
 
 
 def _words(dead: bytes) -> list[int]:

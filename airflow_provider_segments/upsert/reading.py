@@ -50,6 +50,21 @@ def read_rows(
         return _whole(table.name, [*valid_rows(taken, columns, deletes)])
 
 
+def count_rows(
+    table: Table, *, mark: int | None = None, checkpoint: Time | None = None, region: str | None = None
+) -> int:
+    """How many rows :func:`read_rows` would give, without reading them: from the registry and the update logs, and of a
+    table with delete records from the column that tells them. Raises what :func:`read_rows` raises, but counts no rows
+    in a table without any."""
+    deletes = _deletes(table)
+    with table.snapshot(mark=table.mark_at(mark, checkpoint, region)) as taken:
+        if deletes is not None:
+            return sum(rows.num_rows for rows in valid_rows(taken, [deletes], deletes))
+        read_at, ends = require_mark(taken), read_ends(taken)
+        dead = (ends.get(segment.name, NO_ENDS).dead_rows(read_at) for segment in taken.segments)
+        return taken.rows - sum(map(len, dead))
+
+
 def to_duckdb(
     connection: duckdb.DuckDBPyConnection,
     table: Table,

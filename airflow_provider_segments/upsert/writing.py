@@ -63,7 +63,8 @@ class SegmentWriter:
         """Write an update log."""
         name = self._name(f"updates{suffix}")
         path = self.folder / f"{name}.{self.ticket.attempt}.parquet"
-        pyarrow.parquet.write_table(log, path, compression="zstd")
+        in_order = {"row": "DELTA_BINARY_PACKED"}
+        pyarrow.parquet.write_table(log, path, compression="zstd", use_dictionary=["segment"], column_encoding=in_order)
         record = SegmentRecord(name, path.name, log.num_rows, 0, 0, is_update_log=True)
         return StagedSegment(_ALL, self._uploaded(path, record))
 

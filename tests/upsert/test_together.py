@@ -15,7 +15,7 @@ from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.exceptions import UpsertRefusedError
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
-from airflow_provider_segments.upsert.reading import read_rows
+from airflow_provider_segments.upsert.reading import count_rows, read_rows
 from tests.support.children import exit_codes, spawn
 from tests.support.sessions import settings
 from tests.support.tables import on_session
@@ -29,6 +29,7 @@ READERS = 2
 def balances(table: Table, mark: int | None) -> list[int]:
     rows = read_rows(table, mark=mark).to_pylist()
     assert len({row["k"] for row in rows}) == len(rows) == ACCOUNTS, f"{len(rows)} rows at mark {mark}"
+    assert mark is None or count_rows(table, mark=mark) == ACCOUNTS
     return [int(row["v"]) for row in rows]
 
 

@@ -25,7 +25,7 @@ from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.events import BULK_PARTITION
 from airflow_provider_segments.upsert.expiry import expire
 from airflow_provider_segments.upsert.ingest import IngestedBatch, UpsertIngestor
-from airflow_provider_segments.upsert.reading import read_rows
+from airflow_provider_segments.upsert.reading import count_rows, read_rows
 from airflow_provider_segments.upsert.rollback import roll_back
 from tests.support.sessions import CountingSession
 from tests.support.tables import HandClock, object_path, on_clock, on_session
@@ -332,6 +332,7 @@ class World:
         except SourceDataError:
             read = []  # nothing was written yet
         self._compare([(row["k"], row["v"]) for row in read], mark, "by a snapshot")
+        assert count_rows(self.table, mark=mark) == len(read)
 
     def _validity(self) -> list[dict[str, Any]]:
         try:
