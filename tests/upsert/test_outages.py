@@ -34,10 +34,11 @@ from airflow_provider_segments.exceptions import (
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.owner import own_key_partitions
+from tests.support.children import exit_codes, spawn
 from tests.support.owned import drain, expected_keys, keys_in
 from tests.support.sessions import settings, store_on
 from tests.support.tables import HOUR_MS, HandClock, on_clock
-from tests.upsert.test_together import balances, in_child
+from tests.upsert.test_together import balances
 from tests.upsert.world import Event, to_arrow, upsert_config
 
 ACCOUNTS, START = 20, 100
@@ -152,7 +153,7 @@ def strike(site: Site, kind: int, child: int) -> int:
     if kind == 0:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        return in_child(site.ingest)
+        return spawn(site.ingest)
     server = site.zookeeper if kind == 1 else site.s3
     server.kill()
     server.start()
@@ -168,14 +169,14 @@ def test_no_read_is_wrong_and_nothing_is_lost_whatever_is_killed(tmp_path: Path)
         store = site.store()
         store.apply_config(upsert_config(deleteRecordColumn=None))
         store.close()
-        readers = [in_child(lambda number=number: site.read(number)) for number in range(2)]  # type: ignore[misc]
-        child = in_child(site.ingest)
+        readers = [spawn(lambda number=number: site.read(number)) for number in range(2)]  # type: ignore[misc]
+        child = spawn(site.ingest)
         for number in range(STRIKES):
             wait_for(site.clock() + 4, site)
             child = strike(site, number % 3, child)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert exit_codes([child]) == [0]
         (tmp_path / "stop").touch()
-        assert [os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1]) for reader in readers] == [0, 0]
+        assert exit_codes(readers) == [0, 0]
         store = site.store()
         table = store.table("t")
         assert sorted(balances(table, None)) == sorted(money)
