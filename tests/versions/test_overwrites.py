@@ -15,7 +15,7 @@ from airflow_provider_segments.core.versions.overwrites import WHOLE, TimeFilter
 from airflow_provider_segments.exceptions import CorruptRecordError
 
 TIMES = st.integers(0, 40)
-SPANS = st.tuples(TIMES, TIMES).filter(lambda span: span[0] < span[1])
+SPANS = st.tuples(st.integers(0, 39), st.integers(1, 20)).map(lambda span: (span[0], min(sum(span), 40)))
 OVERWRITES = st.lists(st.builds(lambda span, version: Overwrite("e", *span, version), SPANS, st.integers(1, 9)))
 
 
