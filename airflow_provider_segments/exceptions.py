@@ -134,6 +134,10 @@ class UpsertRefusedError(RefusedError):
     """A version of an upsert table cannot be published, read or gone back to. Nothing was changed."""
 
 
+class SourceUnavailableError(SegmentsError, ConnectionError):
+    """A source did not take events that were to be added to it. Some of them may have been written."""
+
+
 class RegionsDivergedError(SegmentsError):
     """Two regions were compared, and hold different rows that lag does not explain. The comparison itself succeeded."""
 

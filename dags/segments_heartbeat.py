@@ -1,7 +1,8 @@
 """Write a heartbeat of a region into its source, every minute.
 
-The source is a folder of Parquet files. Give this DAG and whatever else adds events to the folder a pool of one slot.
-Readers of the table then know how fresh it is, also while nothing is written; docs/replication.md says how.
+The source is a topic of Kafka, or a folder of Parquet files. Give this DAG and whatever else adds events to a folder a
+pool of one slot. Readers of the table then know how fresh it is, also while nothing is written, and each region that
+becomes silent is told once; docs/replication.md says how.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ with DAG(
     params={
         "table": Param("events", type="string", minLength=1, title="Upsert table"),
         "region": Param("eu", type="string", minLength=1, title="Region"),
-        "folder": Param("/data/events/eu", type="string", minLength=1, title="Folder of the region's events"),
-        "partitions": Param(1, type="integer", minimum=1, title="Source partitions of the region"),
+        "folder": Param("", type="string", title="Folder of the region's events"),
+        "topic": Param("", type="string", title="Or their topic"),
+        "kafka_conn_id": Param("kafka_default", type="string", minLength=1, title="Connection of Kafka"),
+        "partitions": Param(1, type="integer", minimum=1, title="Source partitions in a folder; Kafka is asked"),
     },
 ):
     EmitHeartbeatOperator(
@@ -32,5 +35,7 @@ with DAG(
         table="{{ params.table }}",
         region="{{ params.region }}",
         folder="{{ params.folder }}",
+        topic="{{ params.topic }}",
+        kafka_conn_id="{{ params.kafka_conn_id }}",
         partitions="{{ params.partitions }}",
     )

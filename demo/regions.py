@@ -15,7 +15,8 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.replication.emission import HeartbeatEmitter
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.upsert.barriers import ingest_to_barriers
-from airflow_provider_segments.upsert.file_source import write_heartbeat
+from airflow_provider_segments.upsert.event_source import write_heartbeat
+from airflow_provider_segments.upsert.file_source import FileSource
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.reading import read_rows
 from demo import statuses
@@ -74,7 +75,7 @@ class Regions:
             placed = placed.append_column("$region", pa.repeat(region, len(chosen)))
             pyarrow.parquet.write_table(placed, folder / f"{first}-{number}.parquet")
         emitter = HeartbeatEmitter(self.stores[0].cluster, TABLE, region, "demo")
-        emitter.emit(len(parts), partial(write_heartbeat, folder, region))
+        emitter.emit(len(parts), partial(write_heartbeat, FileSource(folder), region))
 
     def _read(self, region: str) -> pa.Table:
         files = sorted(self.source(region).glob("*.parquet"))

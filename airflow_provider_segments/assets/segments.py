@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 SCHEME = "segments"
+REGIONS = "regions"
 EVENTS_ALIAS = "segments"
 """Name of the asset alias through which the operators emit events: the table may be a template, known at run time."""
 
@@ -31,17 +32,30 @@ def segments_asset(table: str, cluster: str = DEFAULT_CLUSTER) -> Asset:
     return Asset(name=uri, uri=uri, group="segments")
 
 
+def regions_asset(table: str, cluster: str = DEFAULT_CLUSTER) -> Asset:
+    """The asset of the regions of an upsert table. Schedule a DAG on it to run once when a region becomes silent, and
+    once when it is heard again::
+
+        with DAG("page_me", schedule=[regions_asset("flight_status")]):
+            ...
+    """
+    uri = f"{segments_asset(table, cluster).uri}/{REGIONS}"
+    return Asset(name=uri, uri=uri, group="segments")
+
+
 def is_segments_asset(outlet: object) -> bool:
     """Return True for the asset of a table."""
     return isinstance(outlet, Asset) and outlet.uri.startswith(f"{SCHEME}://")
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Airflow's check of an asset URI of our scheme. Raises :class:`ValueError` unless it names cluster and table."""
-    table = uri.path.strip("/")
+    """Airflow's check of an asset URI of our scheme. Raises :class:`ValueError` unless it names cluster and table, and
+    perhaps the table's regions."""
+    path = uri.path.strip("/")
+    table = path.removesuffix(f"/{REGIONS}")
     if not uri.netloc or not table or "/" in table:
-        raise ValueError(f"asset URI {uri.geturl()!r} must be {SCHEME}://<cluster>/<table>")
-    return uri._replace(scheme=SCHEME, path=f"/{table}")
+        raise ValueError(f"asset URI {uri.geturl()!r} must be {SCHEME}://<cluster>/<table>[/{REGIONS}]")
+    return uri._replace(scheme=SCHEME, path=f"/{path}")
 
 
 def emit_event(context: Context, outlets: Iterable[Any], asset: Asset, extra: Mapping[str, Any]) -> None:

@@ -422,18 +422,19 @@ COMMANDS: tuple[Command | Group, ...] = (
             _TABLE,
             _argument(
                 "--source",
-                metavar="REGION=FOLDER",
+                metavar="REGION=PLACE",
                 action="append",
-                type=types.source_folder,
+                type=types.source,
                 default=[],
-                help="where a region's events arrive as Parquet files; once for each region",
+                help="where a region's events arrive: a folder of Parquet files, or kafka:TOPIC; once for each region",
             ),
+            _argument("--kafka-settings", metavar="FILE", help="settings of the Kafka client, a JSON object"),
             _argument("--findings", metavar="TABLE", help="the table of findings (default: <TABLE>_findings)"),
             _flag("--apply", help="write them; without it, only say what would be written"),
         ),
         "Write rows of this region's table to their sources again, as events at later offsets: those of keys that a "
-        "comparison found to be missing or different in the other region. Nobody else may add files meanwhile. Both "
-        "regions ingest the events, and the next comparison says healed.",
+        "comparison found to be missing or different in the other region. Nobody else may add files to a folder "
+        "meanwhile. Both regions ingest the events, and the next comparison says healed.",
     ),
     Command(
         "checkpoint",

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_segments.cli.output import Cell, age
 from airflow_provider_segments.cli.run import Call
-from airflow_provider_segments.core.replication.heartbeat import Lag
+from airflow_provider_segments.cli.types import KAFKA
+from airflow_provider_segments.core.replication.heartbeat import CLOCK_AHEAD, HEARD, SILENT
 from airflow_provider_segments.core.upsert.lag import heartbeat_lags
 from airflow_provider_segments.core.upsert.record import require_record
+from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.text import count
+
+if TYPE_CHECKING:
+    from airflow_provider_segments.upsert.event_source import EventSource
+
+_COLOURS = {HEARD: "green", SILENT: "red", CLOCK_AHEAD: "yellow"}
 
 
 def heartbeats(call: Call) -> None:
@@ -23,7 +32,11 @@ def heartbeats(call: Call) -> None:
         call.out.document({"table": table.name, "regions": regions})
         return
     rows = [
-        [Cell(one.region), Cell("never" if one.lag_ms is None else age(one.lag_ms)), _state(one)]
+        [
+            Cell(one.region),
+            Cell("never" if one.lag_ms is None else age(one.lag_ms)),
+            Cell(one.state, _COLOURS[one.state]),
+        ]
         for one in lags.values()
     ]
     call.out.table(["REGION", "LAST HEARD", "STATE"], rows)
@@ -40,14 +53,13 @@ def checkpoint(call: Call) -> None:
 
 
 def repair(call: Call) -> None:
-    """``segments repair TABLE --source REGION=FOLDER [--apply]``"""
+    """``segments repair TABLE --source REGION=PLACE [--kafka-settings FILE] [--apply]``"""
     from airflow_provider_segments.upsert.repair import plan_repair
 
     table = call.store.table(call.args.table)
     plan = plan_repair(table, call.store.table(call.args.findings or f"{table.name}_findings"))
-    folders = {region: Path(folder) for region, folder in call.args.source}
     if call.args.apply:
-        plan.write(folders)
+        plan.write(_sources(call))
     if call.out.as_json:
         keys = {name: getattr(plan, name) for name in ("keys", "elsewhere", "gone")}
         call.out.document({"table": table.name, "applied": call.args.apply, **keys})
@@ -64,7 +76,25 @@ def repair(call: Call) -> None:
         call.out.line(f"{count(len(plan.gone), 'key')} changed here since the comparison; compare again")
 
 
-def _state(lag: Lag) -> Cell:
-    if lag.is_silent:
-        return Cell("silent", "red")
-    return Cell("clock ahead", "yellow") if lag.is_ahead else Cell("heard", "green")
+def _sources(call: Call) -> dict[str, EventSource]:
+    """The source of each region that the command names."""
+    from airflow_provider_segments.upsert.file_source import FileSource
+    from airflow_provider_segments.upsert.kafka_source import KafkaSource
+
+    settings = _kafka_settings(call.args.kafka_settings)
+    return {
+        region: KafkaSource(where.removeprefix(KAFKA), settings) if where.startswith(KAFKA) else FileSource(Path(where))
+        for region, where in call.args.source
+    }
+
+
+def _kafka_settings(file: str | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        settings = json.loads(Path(file).read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(f"the settings of the Kafka client cannot be read: {error}") from error
+    if not isinstance(settings, dict):
+        raise InvalidConfigError(f"the settings of the Kafka client in {file!r} are no JSON object")
+    return settings

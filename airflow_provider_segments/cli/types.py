@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import argparse
 
+KAFKA = "kafka:"
+"""What a source that is a topic begins with."""
+
 _MOST_SECONDS = 1e9
 
 
@@ -63,12 +66,12 @@ def comparison_value(text: str) -> int:
     return int(text)
 
 
-def source_folder(text: str) -> tuple[str, str]:
-    """A region and the folder of its events."""
-    region, equals, folder = text.partition("=")
-    if not (region and equals and folder):
-        raise argparse.ArgumentTypeError(f"{text!r} is not REGION=FOLDER")
-    return region, folder
+def source(text: str) -> tuple[str, str]:
+    """A region, and the folder of its events or ``kafka:`` and their topic."""
+    region, equals, where = text.partition("=")
+    if not (region and equals and where.removeprefix(KAFKA)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not REGION=FOLDER or REGION={KAFKA}TOPIC")
+    return region, where
 
 
 def port(text: str) -> int:

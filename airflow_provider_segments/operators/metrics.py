@@ -42,6 +42,7 @@ Of tables that expect heartbeats, with the region's name at the end:
 =============================================== ======= ================================================================
 ``segments.heartbeats.lag_ms.<table>.<region>`` gauge   how long ago the region was heard; absent before
 ``segments.heartbeats.silent.<table>.<region>`` gauge   1 when too many heartbeats are missing, or none ever came
+``segments.heartbeats.ahead.<table>.<region>``  gauge   1 when the last heartbeat is more than a minute in the future
 =============================================== ======= ================================================================
 """
 
@@ -57,6 +58,7 @@ from airflow.sdk.observability import stats
 if TYPE_CHECKING:
     from airflow_provider_segments.core.deletion.messages import Backlog
     from airflow_provider_segments.core.deletion.report import DeletionReport
+    from airflow_provider_segments.core.replication.heartbeat import Lag
     from airflow_provider_segments.core.table import Table
 
 PREFIX = "segments.ledgers."
@@ -101,17 +103,13 @@ def gauge_upsert(table: Table) -> None:
         stats.gauge(f"segments.upsert.{name}.{table.name}", value)
 
 
-def gauge_heartbeats(table: Table) -> None:
+def gauge_heartbeats(table: str, lags: Mapping[str, Lag]) -> None:
     """How long ago each region of the table was heard."""
-    from airflow_provider_segments.core.upsert.lag import heartbeat_lags
-    from airflow_provider_segments.core.upsert.record import require_record
-
-    for region, lag in heartbeat_lags(
-        table.config(), require_record(table.lineage()), table.store.clock.now_ms()
-    ).items():
-        stats.gauge(f"segments.heartbeats.silent.{table.name}.{region}", int(lag.is_silent))
+    for region, lag in lags.items():
+        stats.gauge(f"segments.heartbeats.silent.{table}.{region}", int(lag.is_silent))
+        stats.gauge(f"segments.heartbeats.ahead.{table}.{region}", int(lag.is_ahead))
         if lag.lag_ms is not None:
-            stats.gauge(f"segments.heartbeats.lag_ms.{table.name}.{region}", lag.lag_ms)
+            stats.gauge(f"segments.heartbeats.lag_ms.{table}.{region}", lag.lag_ms)
 
 
 class DrainMeter:

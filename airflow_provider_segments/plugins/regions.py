@@ -93,11 +93,7 @@ def region_state(lag: Lag | None) -> str:
     """How a region stands, in the words of ``segments heartbeats``; ``None`` where no heartbeats are expected."""
     if lag is None:
         return "no heartbeats"
-    if lag.lag_ms is None:
-        return "never"
-    if lag.is_silent:
-        return "silent"
-    return "clock ahead" if lag.is_ahead else "heard"
+    return "never" if lag.lag_ms is None else lag.state
 
 
 def _comparison(record: ComparisonRecord) -> ComparisonRow:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -18,7 +17,7 @@ from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import InvalidConfigError, SourceDataError
 from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION
-from airflow_provider_segments.upsert.file_source import add_events
+from airflow_provider_segments.upsert.event_source import EventSource
 from airflow_provider_segments.upsert.reading import read_ends, read_segment, require_mark
 from airflow_provider_segments.upsert.validity import NO_ENDS
 
@@ -39,13 +38,13 @@ class Repair:
     elsewhere: tuple[str, ...]
     gone: tuple[str, ...]
 
-    def write(self, folders: Mapping[str, Path]) -> None:
-        """Add the rows to the sources of Parquet files, by region. Nobody else may add events meanwhile. Raises
-        :class:`SourceDataError` for a region whose folder is not given; then nothing is written."""
-        if missing := sorted(set(self.rows) - set(folders)):
+    def write(self, sources: Mapping[str, EventSource]) -> None:
+        """Add the rows to the sources, by region. Raises :class:`SourceDataError` for a region whose source is not
+        given, before anything is written, and what adding events raises: then some rows may have been written."""
+        if missing := sorted(set(self.rows) - set(sources)):
             raise SourceDataError(f"rows of region {missing[0]!r} are to be written, and its source is not given")
         for region, rows in self.rows.items():
-            add_events(folders[region], "repair", rows)
+            sources[region].add_events("repair", rows)
 
 
 def plan_repair(table: Table, findings: Table) -> Repair:

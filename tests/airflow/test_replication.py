@@ -10,19 +10,22 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
+from airflow.sdk import AssetAlias
+from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_segments.assets.segments import EVENTS_ALIAS, regions_asset
 from airflow_provider_segments.core.replication.comparisons import read_comparisons
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import UpsertRefusedError
 from airflow_provider_segments.hooks.segments import SegmentsHook
 from airflow_provider_segments.operators.compare_regions import CompareRegionsOperator
-from airflow_provider_segments.operators.metrics import gauge_heartbeats
+from airflow_provider_segments.operators.heartbeat import EmitHeartbeatOperator
 from airflow_provider_segments.sensors.replication import HeartbeatLagSensor
 from airflow_provider_segments.triggers.replication import HeartbeatLagTrigger, judge_lag
 from airflow_provider_segments.upsert.barriers import ingest_to_barriers
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
-from tests.airflow.helpers import MetricsBackend, RunDag, first_event, states
-from tests.airflow.test_dags import asset_changes, dags
+from tests.airflow.helpers import MetricsBackend, RunDag, context, first_event, states
+from tests.airflow.test_dags import asset_changes, asset_events, dags
 from tests.replication.support import Log, arrow, region_config
 
 NEVER_S = 600.0
@@ -42,6 +45,15 @@ def hear(table: Table, folder: Path, region: str, lag_ms: int = 0) -> None:
     ingest_to_barriers(UpsertIngestor(table, cache=folder / "cache"), arrow(log.rows))
 
 
+def beat(table: Table, folder: Path) -> list[dict[str, Any]]:
+    """Emit a heartbeat of region eu; returns what the asset of the table's regions is told."""
+    task = EmitHeartbeatOperator(task_id="beat", table=table.name, region="eu", folder=str(folder / "eu"))
+    running = context()
+    task.execute(running)
+    events = running["outlet_events"][AssetAlias(name=EVENTS_ALIAS, group="segments")].asset_alias_events
+    return [event.extra for event in events]
+
+
 def test_dag_writes_heartbeats_that_ingestion_takes(run_dag: RunDag, regions: Table, tmp_path: Path) -> None:
     folder = tmp_path / "eu"
     for _ in range(2):
@@ -55,6 +67,36 @@ def test_dag_writes_heartbeats_that_ingestion_takes(run_dag: RunDag, regions: Ta
     ingest_to_barriers(UpsertIngestor(regions, cache=tmp_path / "cache"), events)
     lags = judge_lag(regions, ["eu"], 600_000)
     assert lags is not None and lags["lags"]["eu"] < 600_000
+    asset = regions_asset(regions.name, regions.store.paths.cluster)
+    told = {"change": "regions", "regions": {"eu": "silent", "us": "silent"}}
+    assert asset_events(asset) == [told], "the second run has nothing new to tell"
+
+
+def test_a_change_of_a_region_is_told_once(regions: Table, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also by another task, or a process that starts anew: what was told is in ZooKeeper."""
+
+    def told() -> tuple[list[dict[str, str]], list[str]]:
+        capfd.readouterr()
+        events = beat(regions, tmp_path)
+        lines = [line for line in capfd.readouterr().out.splitlines() if " is now " in line]
+        return [event["regions"] for event in events], lines
+
+    events, lines = told()
+    assert events == [{"eu": "silent", "us": "silent"}]
+    assert "region eu is now silent, last heard: never" in lines[0]
+    assert "region us is now silent, last heard: never" in lines[1]
+    assert told() == ([], [])
+    hear(regions, tmp_path, "eu")
+    hear(regions, tmp_path, "us", lag_ms=-600_000)
+    assert told()[0] == [{"eu": "heard", "us": "clock ahead"}]
+    assert told() == ([], [])
+
+
+def test_a_heartbeat_goes_to_a_folder_or_to_a_topic(regions: Table, tmp_path: Path) -> None:
+    for more in ({}, {"folder": str(tmp_path), "topic": "eu"}):
+        task = EmitHeartbeatOperator(task_id="beat", table=regions.name, region="eu", **more)
+        with pytest.raises(AirflowFailException, match="either the folder or the topic"):
+            task.execute(context())
 
 
 def test_dag_compares_two_regions_and_tells_each_difference_once(
@@ -109,7 +151,7 @@ def test_a_comparison_links_to_its_table_and_to_the_findings() -> None:
 
 def test_metrics_tell_the_lag_of_each_region(regions: Table, tmp_path: Path, metrics: MetricsBackend) -> None:
     hear(regions, tmp_path, "eu", lag_ms=1000)
-    gauge_heartbeats(regions)
+    beat(regions, tmp_path)
     told = metrics.read("segments.heartbeats.")
     assert (f"silent.{regions.name}.eu" in told, told[f"silent.{regions.name}.us"]) == (False, 1)
     assert told[f"lag_ms.{regions.name}.eu"] >= 1000

@@ -13,6 +13,8 @@ from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.model.ledger import LedgerComponent, LedgerType, OffloadContext
 from airflow_provider_segments.core.replication.comparisons import ComparisonRecord, keep_comparison
 from airflow_provider_segments.core.replication.emission import HeartbeatEmitter
+from airflow_provider_segments.core.replication.heartbeat import Lag
+from airflow_provider_segments.core.replication.region_states import note_states
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.core.tiering import records as offloads
 from airflow_provider_segments.core.tiering.records import OffloadRecord
@@ -90,6 +92,7 @@ def _leave_what_a_killed_run_leaves(world: World) -> None:
     HeartbeatEmitter(world.store.cluster, "t", "eu", "me").emit(1, lambda _: None)
     compared = ComparisonRecord(other="there", at_ms=world.hand.now_ms, version=1, other_version=1)
     keep_comparison(world.store.cluster, "t", compared)
+    note_states(world.store.cluster, "t", {"eu": Lag("eu", None, HOUR)})
 
 
 def _shut(world: World) -> None:

@@ -15,7 +15,8 @@ from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.upsert.record import UpsertRecord, require_record
 from airflow_provider_segments.exceptions import SourceDataError, UpsertRefusedError
 from airflow_provider_segments.upsert.barriers import ingest_to_barriers
-from airflow_provider_segments.upsert.file_source import write_heartbeat
+from airflow_provider_segments.upsert.event_source import write_heartbeat
+from airflow_provider_segments.upsert.file_source import FileSource
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.reading import read_rows
 from airflow_provider_segments.upsert.rollback import roll_back
@@ -218,7 +219,7 @@ def test_heartbeats_in_files_follow_the_events_of_each_source_partition(store: S
     pyarrow.parquet.write_table(arrow(log.rows), folder / "0.parquet")
     emitter = HeartbeatEmitter(store.cluster, "t", "eu", "me")
     for _ in range(2):
-        emitter.emit(2, lambda heartbeat: write_heartbeat(folder, "eu", heartbeat))
+        emitter.emit(2, lambda heartbeat: write_heartbeat(FileSource(folder), "eu", heartbeat))
     files = sorted(folder.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     rows = [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
     assert sorted((row["$partition"], row["$offset"]) for row in rows) == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]

@@ -26,7 +26,8 @@ from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.exceptions import UpsertRefusedError
 from airflow_provider_segments.upsert.barriers import ingest_to_barriers
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
-from airflow_provider_segments.upsert.file_source import add_events, write_heartbeat
+from airflow_provider_segments.upsert.event_source import write_heartbeat
+from airflow_provider_segments.upsert.file_source import FileSource
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.reading import read_rows
 from tests.replication.support import arrow, region_config
@@ -85,11 +86,11 @@ def write(bank: Bank, region: str, seed: int) -> None:
         return {"k": key, "ts": number, "v": str(money[table, at]), "$region": region, "$partition": at % PARTITIONS}
 
     def send(table: str, rows: Rows) -> None:
-        add_events(bank.source(table, region), "events", arrow(rows))
+        FileSource(bank.source(table, region)).add_events("events", arrow(rows))
 
     def beat(heartbeat: Heartbeat) -> None:
         for table in TABLES:
-            write_heartbeat(bank.source(table, region), region, heartbeat)
+            write_heartbeat(FileSource(bank.source(table, region)), region, heartbeat)
 
     with bank.connect("a") as store:
         emitter = HeartbeatEmitter(store.cluster, "left", region, f"writer of {region}")

@@ -13,7 +13,7 @@ from airflow_provider_segments.core.locking import state as lock_boxes
 from airflow_provider_segments.core.model import ledger
 from airflow_provider_segments.core.registry import leases, registry
 from airflow_provider_segments.core.registry import shard as shards
-from airflow_provider_segments.core.replication import comparisons, emission
+from airflow_provider_segments.core.replication import comparisons, emission, region_states
 from airflow_provider_segments.core.tiering import records as offloads
 from airflow_provider_segments.core.upsert import marks
 from airflow_provider_segments.core.upsert.record import record_of
@@ -129,6 +129,8 @@ KINDS = (
     Kind("heartbeat emission", ("HEARTBEATS", "*", "*"), lambda path, payload: emission.decode(payload, path)),
     Kind("folder", ("COMPARISONS",)),
     Kind("comparisons", ("COMPARISONS", "*"), lambda path, payload: comparisons.decode(payload, path)),
+    Kind("folder", ("REGIONS",)),
+    Kind("states of regions", ("REGIONS", "*"), lambda path, payload: region_states.decode(payload, path)),
     Kind("folder", ("OFFLOADS",)),
     Kind("folder", ("OFFLOADS", "*")),
     Kind("offload", ("OFFLOADS", "*", "*"), lambda path, payload: offloads.decode(payload, path)),

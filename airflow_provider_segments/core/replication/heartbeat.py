@@ -20,6 +20,10 @@ FAR_AHEAD_MS = 60_000
 """A heartbeat this far in the future says that one of two clocks is wrong."""
 
 
+HEARD, SILENT, CLOCK_AHEAD = "heard", "silent", "clock ahead"
+"""States of a region."""
+
+
 class Heartbeat(Record, frozen=True, order=True, tag_field=records.FORMAT, tag=1):
     """What is written to each of the ``partitions`` source partitions of a region, which are numbered from 0.
 
@@ -68,6 +72,13 @@ class Lag(msgspec.Struct, frozen=True):
     def is_silent(self) -> bool:
         """Whether too many heartbeats are missing, or none was ever heard."""
         return self.lag_ms is None or self.lag_ms > SILENT_AFTER * self.interval_ms
+
+    @property
+    def state(self) -> str:
+        """``HEARD``, ``SILENT`` or ``CLOCK_AHEAD``."""
+        if self.is_silent:
+            return SILENT
+        return CLOCK_AHEAD if self.is_ahead else HEARD
 
 
 def lags(regions: Iterable[str], last: Mapping[str, TakenHeartbeat], interval_ms: int, now_ms: int) -> dict[str, Lag]:

@@ -107,6 +107,7 @@ class ClusterPaths:
             self.held_versions(table),
             self.emissions(table),
             self.comparisons(table),
+            self.region_states(table),
             self.config(table),
         )
 
@@ -129,6 +130,10 @@ class ClusterPaths:
     def comparisons(self, table: str) -> str:
         """The last comparisons of an upsert table with those of other regions."""
         return f"/{self.cluster}/COMPARISONS/{check_table_name(table)}"
+
+    def region_states(self, table: str) -> str:
+        """The state of each region of an upsert table that was last told."""
+        return f"/{self.cluster}/REGIONS/{check_table_name(table)}"
 
     def config(self, table: str) -> str:
         """A table's config."""
