@@ -46,7 +46,7 @@ def test_heartbeats_say_which_region_is_silent(segments: CommandLine, filled: Se
     told = {one["region"]: one for one in segments.json("heartbeats", "t")["regions"]}
     assert told["sa"]["lag_ms"] is None and told["sa"]["is_silent"]
     assert told["us"]["lag_ms"] >= 60 * MINUTE
-    assert told["ap"]["lag_ms"] == 0 and told["ap"]["is_ahead"]
+    assert 0 <= told["ap"]["lag_ms"] < MINUTE and told["ap"]["is_ahead"], "heard when its version was published"
 
 
 def test_checkpoint_says_the_version_of_a_time_or_why_there_is_none(

@@ -104,9 +104,17 @@ def test_a_digest_does_not_depend_on_batches(hashes: list[int], at: int) -> None
 
 def test_a_lag_grows_with_the_clock_and_is_never_negative() -> None:
     last = {"eu": taken(100_000, 1, previous_ms=0)}
-    found = [lags(["eu", "us"], last, 60_000, now)["eu"] for now in (100_000, 280_000, 280_001, 90_000, 10_000)]
+    found = [lags(["eu", "us"], last, 60_000, now, {})["eu"] for now in (100_000, 280_000, 280_001, 90_000, 10_000)]
     assert [one.lag_ms for one in found] == [0, 180_000, 180_001, 0, 0]
     assert [one.is_silent for one in found] == [False, False, True, False, False]
     assert [one.is_ahead for one in found] == [False, False, False, False, True]
-    never_heard = lags(["eu", "us"], last, 60_000, 100_000)["us"]
+    never_heard = lags(["eu", "us"], last, 60_000, 100_000, {})["us"]
     assert (never_heard.lag_ms, never_heard.is_silent) == (None, True)
+
+
+def test_a_region_whose_clock_is_ahead_becomes_silent_like_any_other() -> None:
+    """Its heartbeat counts from when its version was published, and not from when our clock is there, too."""
+    last = {"eu": taken(700_000, 1, previous_ms=0)}
+    found = [lags(["eu"], last, 60_000, now, {1: 100_000})["eu"] for now in (100_000, 280_000, 280_001)]
+    assert [one.lag_ms for one in found] == [0, 180_000, 180_001]
+    assert [one.state for one in found] == ["clock ahead", "clock ahead", "silent"]

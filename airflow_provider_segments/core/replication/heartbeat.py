@@ -81,14 +81,28 @@ class Lag(msgspec.Struct, frozen=True):
         return CLOCK_AHEAD if self.is_ahead else HEARD
 
 
-def lags(regions: Iterable[str], last: Mapping[str, TakenHeartbeat], interval_ms: int, now_ms: int) -> dict[str, Lag]:
-    """The lag of each region, which grows with the clock as long as no heartbeat is taken; never negative."""
-    found: dict[str, Lag] = {}
-    for region in regions:
-        behind = now_ms - last[region].time_ms if region in last else None
-        is_ahead = behind is not None and behind < -FAR_AHEAD_MS
-        found[region] = Lag(region, None if behind is None else max(behind, 0), interval_ms, is_ahead)
-    return found
+def lags(
+    regions: Iterable[str],
+    last: Mapping[str, TakenHeartbeat],
+    interval_ms: int,
+    now_ms: int,
+    published_ms: Mapping[int, int],
+) -> dict[str, Lag]:
+    """The lag of each region, which grows with the clock as long as no heartbeat is taken; never negative.
+
+    ``published_ms`` are the times at which versions were published. A heartbeat counts from then on if its own time is
+    later: a region whose clock is ahead, and that stops, must not pass for alive until our clock is there, too.
+    """
+    return {region: _lag(region, last.get(region), interval_ms, now_ms, published_ms) for region in regions}
+
+
+def _lag(
+    region: str, last: TakenHeartbeat | None, interval_ms: int, now_ms: int, published_ms: Mapping[int, int]
+) -> Lag:
+    if last is None:
+        return Lag(region, None, interval_ms)
+    heard_ms = min(last.time_ms, published_ms.get(last.version, last.time_ms))
+    return Lag(region, max(now_ms - heard_ms, 0), interval_ms, is_ahead=last.time_ms - now_ms > FAR_AHEAD_MS)
 
 
 _DECODER = RecordDecoder(Heartbeat, "heartbeat")

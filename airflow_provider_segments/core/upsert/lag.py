@@ -33,7 +33,8 @@ def heartbeat_lags(
     upsert = require_heartbeats(config, regions)
     assert upsert.heartbeat_ms is not None
     last = {} if record.stream is None else record.stream.last()
-    return lags(regions or upsert.regions, last, upsert.heartbeat_ms, now_ms)
+    published_ms = {version.version: version.at_ms for version in record.published}
+    return lags(regions or upsert.regions, last, upsert.heartbeat_ms, now_ms, published_ms)
 
 
 def require_heartbeats(config: TableConfig, regions: Collection[str] = ()) -> UpsertConfig:
