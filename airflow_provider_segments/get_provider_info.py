@@ -26,6 +26,7 @@ def get_provider_info() -> dict[str, Any]:
                 "operators.compare_regions",
                 "operators.config",
                 "operators.deletion",
+                "operators.doctor",
                 "operators.heartbeat",
                 "operators.locks",
                 "operators.removal",

@@ -332,10 +332,13 @@ COMMANDS: tuple[Command | Group, ...] = (
         "doctor",
         "Look at the whole cluster, and say what is wrong",
         "doctor:doctor",
-        (_flag("--all", help="look at every registered object, not at some of each table"),),
+        (
+            _flag("--all", help="look at every registered object, not at some of each table"),
+            _flag("--keep", help="keep the report in ZooKeeper as the last one, for Airflow's page of segments"),
+        ),
         "Read every znode and some objects of each table: what is unreadable, inconsistent or foreign; and look at "
-        "Java, the Spark packages and Airflow's DAGs. Changes nothing. The exit code is 10 with warnings and 11 with "
-        "errors.",
+        "Java, the Spark packages and Airflow's DAGs. Changes nothing, but for the report with --keep. The exit code "
+        "is 10 with warnings and 11 with errors.",
     ),
     Group(
         "storage",

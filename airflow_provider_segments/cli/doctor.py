@@ -27,10 +27,13 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
 def doctor(call: Call) -> None:
     """``segments doctor``"""
     from airflow_provider_segments.core.doctor.examine import examine
+    from airflow_provider_segments.core.doctor.kept import keep_report
     from airflow_provider_segments.core.doctor.report import Severity
 
     report = examine(call.store.cluster, all_objects=call.args.all)
     report.extend(_machine())
+    if call.args.keep:
+        keep_report(call.store.cluster, report)
     call.exit_code = {Severity.WARNING: EXIT_WARNINGS, Severity.ERROR: EXIT_ERRORS}.get(report.worst, 0)
     if call.out.as_json:
         call.out.document(report.as_dict())

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType, TracebackType
@@ -348,18 +348,13 @@ class SnapshotReader:
         people: a picture, not a snapshot."""
         interval = _interval(start, end)
         stored = self.records.read()
-        view = _present(stored)
-        shards = _in_time_order(self.registry.read(lambda _: True, interval).shards)
-        visible = Visibility(view, [shard for shard in shards if view.may_show(shard.name)], interval)
-        running = {entry.entry_id for entry in stored.lineage.in_state(EntryState.IN_PROGRESS)}
+        shards = self.registry.read(lambda _: True, interval).shards
         found: list[SegmentStatus] = []
-        for shard in shards:
-            settled = view.may_show(shard.name)
-            if settled or shard.name.entry_id in running:
-                states = visible.states(shard) if settled else [SegmentState.STANDBY] * len(shard.records)
-                segments = self._snapshot(stored, ALL_TIME, ((shard, shard.records),), visible.cuts).segments
-                both = zip(segments, states, strict=True)
-                found += [SegmentStatus(one, state) for one, state in both if one.interval.overlaps(interval)]
+        by_shard, cuts = states_by_shard(_present(stored), shards, interval)
+        for shard, states in by_shard:
+            segments = self._snapshot(stored, ALL_TIME, ((shard, shard.records),), cuts).segments
+            both = zip(segments, states, strict=True)
+            found += [SegmentStatus(one, state) for one, state in both if one.interval.overlaps(interval)]
         return found
 
     def staged(self, shards: Sequence[Shard]) -> Snapshot:
@@ -519,6 +514,24 @@ class Visibility:
         return _is_within(record, self._cuts.get(record.name, ()), interval)
 
 
+def states_by_shard(
+    view: View, shards: Iterable[Shard], interval: Interval = ALL_TIME
+) -> tuple[list[tuple[Shard, list[SegmentState]]], _Cuts]:
+    """The states of the segments of each shard whose entry is settled or in progress, in the order of time, and the
+    parts of their time in which segments are visible that an overwrite hides in part. ``shards`` are those whose time
+    chunk overlaps ``interval``."""
+    ordered = _in_time_order(shards)
+    visible = Visibility(view, [shard for shard in ordered if view.may_show(shard.name)], interval)
+    running = {entry.entry_id for entry in view.lineage.in_state(EntryState.IN_PROGRESS)}
+    found: list[tuple[Shard, list[SegmentState]]] = []
+    for shard in ordered:
+        if view.may_show(shard.name):
+            found.append((shard, visible.states(shard)))
+        elif shard.name.entry_id in running:
+            found.append((shard, [SegmentState.STANDBY] * len(shard.records)))
+    return found, visible.cuts
+
+
 def _fallen_back(lineage: Lineage, shards: Sequence[Shard], interval: Interval) -> frozenset[str]:
     """The rewrites in ``interval`` that readers fall back from: see :mod:`.lineage.fallback`."""
     rewrites = {entry_id for entry_id, chunk in lineage.rewrites.items() if chunk.overlaps(interval)}
@@ -557,7 +570,7 @@ def _overlaps(record: SegmentRecord, interval: Interval) -> bool:
     return record.min_time_ms < interval.end_ms and record.max_time_ms >= interval.start_ms
 
 
-def _in_time_order(shards: Sequence[Shard]) -> list[Shard]:
+def _in_time_order(shards: Iterable[Shard]) -> list[Shard]:
     return sorted(shards, key=lambda shard: (shard.name.interval.start_ms, shard.name.path))
 
 

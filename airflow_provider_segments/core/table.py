@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider_segments.core.locking import LockBox
     from airflow_provider_segments.core.registry.leases import LeaseInfo
     from airflow_provider_segments.core.replacement.end import EndedEntry
-    from airflow_provider_segments.core.replacement.forecast import Totals
+    from airflow_provider_segments.core.replacement.history import TableRead
     from airflow_provider_segments.core.replacement.revert import RevertedEntry
     from airflow_provider_segments.core.replacement.stage import StagedPush, StageTicket
     from airflow_provider_segments.core.replacement.start import AllVisible, StartedEntry
@@ -404,9 +404,9 @@ class Table:
         """The state of each registered segment: see :meth:`.snapshot.SnapshotReader.states`."""
         return self._context.reader.states(start, end)
 
-    def totals_after(self, entry_ids: Sequence[str]) -> Iterator[tuple[str, Totals | None]]:
-        """What readers saw right after each of those entries: see :func:`.replacement.history.totals_after`."""
-        return replacement.history.totals_after(self._context, entry_ids)
+    def read_whole(self, before: TableRead | None = None) -> TableRead:
+        """The whole table in one read, for a look at its past: see :func:`.replacement.history.read_table`."""
+        return replacement.history.read_table(self._context, before)
 
     def events(self) -> list[audit.LoggedEvent]:
         """The table's audit trail, newest first: see :mod:`.audit`. Raises :class:`CorruptRecordError`."""

@@ -5,9 +5,9 @@ notes and the audit trail stay Airflow's. Annotations are evaluated here, so not
 """
 
 import mimetypes
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
@@ -27,6 +27,7 @@ from airflow_provider_segments.exceptions import (
 )
 from airflow_provider_segments.plugins import operations as operating
 from airflow_provider_segments.plugins import overview, past, regions
+from airflow_provider_segments.plugins.answers import Answers, StillWorkingError
 from airflow_provider_segments.plugins.connections import list_connections
 from airflow_provider_segments.plugins.models import (
     Connections,
@@ -67,6 +68,8 @@ _DAG_IDS = {
     "revoke_dag_id": "segments_revoke_lock",
 }
 _STORES = Stores()
+_ANSWERS = Answers()
+_T = TypeVar("_T")
 
 app = FastAPI(
     title="Segments",
@@ -94,13 +97,34 @@ def answer_bad_value(_: Request, error: ValueError) -> JSONResponse:
     return JSONResponse({"detail": for_message(str(error))}, status_code=422)
 
 
-def opened(conn_id: str) -> Iterator[Opened]:
-    """The store of the connection in the route."""
-    with _STORES.use(conn_id) as store:
-        yield store
+@app.exception_handler(StillWorkingError)
+def answer_later(_: Request, error: StillWorkingError) -> JSONResponse:
+    """Have the page ask again."""
+    return JSONResponse({"detail": str(error)}, status_code=202, headers={"Retry-After": "1"})
 
 
-Given = Annotated[Opened, Depends(opened)]
+class Ask:
+    """Answers one request from the store of its connection, once for all who ask for the same meanwhile."""
+
+    def __init__(self, conn_id: str, request: Request) -> None:
+        self.conn_id = conn_id
+        self.key = (request.url.path, request.url.query)
+
+    def __call__(self, work: Callable[[Opened], _T]) -> _T:
+        """What ``work`` makes of the store. Raises :class:`StillWorkingError` and what ``work`` raises."""
+        return _ANSWERS.get(self.key, lambda: self._in_store(work))
+
+    def _in_store(self, work: Callable[[Opened], _T]) -> _T:
+        with _STORES.use(self.conn_id) as store:
+            return work(store)
+
+
+def ask(conn_id: str, request: Request) -> Ask:
+    """What answers a request about the connection in the route."""
+    return Ask(conn_id, request)
+
+
+Asking = Annotated[Ask, Depends(ask)]
 
 
 def stretch(start_ms: int | None = None, end_ms: int | None = None, as_of: str | None = None) -> Stretch:
@@ -108,7 +132,7 @@ def stretch(start_ms: int | None = None, end_ms: int | None = None, as_of: str |
     return Stretch(start_ms, end_ms, as_of)
 
 
-Asked = Annotated[Stretch, Depends(stretch)]
+Wanted = Annotated[Stretch, Depends(stretch)]
 
 
 @app.get("/api/connections")
@@ -124,86 +148,86 @@ def connections() -> Connections:
 
 @app.get("/api/connections/{conn_id}/tables")
 def tables(
-    given: Given,
+    ask: Asking,
     search: str = "",
     sort: Annotated[Literal["name", "rows", "bytes", "since_ms"], Query(description="The largest come first")] = "name",
     offset: Offset = 0,
     limit: Limit = 50,
 ) -> Tables:
     """A part of the tables, each with what readers see."""
-    return overview.list_tables(given, search=search, sort=sort, offset=offset, limit=limit)
+    return ask(lambda given: overview.list_tables(given, search=search, sort=sort, offset=offset, limit=limit))
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}")
-def table(given: Given, table: str, offset: Offset = 0, limit: Limit = 50) -> TableDetail:
+def table(ask: Asking, table: str, offset: Offset = 0, limit: Limit = 50) -> TableDetail:
     """One table, with a part of its lineage."""
-    return overview.describe_lineage(given, table, offset=offset, limit=limit)
+    return ask(lambda given: overview.describe_lineage(given, table, offset=offset, limit=limit))
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}/history")
-def history(given: Given, table: str, offset: Offset = 0, limit: Annotated[int, Query(ge=1, le=50)] = 50) -> History:
+def history(ask: Asking, table: str, offset: Offset = 0, limit: Annotated[int, Query(ge=1, le=50)] = 50) -> History:
     """What readers saw right after each of a part of the entries."""
-    return past.describe_history(given, table, offset=offset, limit=limit)
+    return ask(lambda given: past.describe_history(given, table, offset=offset, limit=limit))
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}/diff")
-def diff(given: Given, table: str, before: str, after: str = past.NOW) -> Diff:
+def diff(ask: Asking, table: str, before: str, after: str = past.NOW) -> Diff:
     """What came and went between two entries, or an entry and now."""
-    return past.describe_diff(given, table, before, after)
+    return ask(lambda given: past.describe_diff(given, table, before, after))
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}/segments")
-def segments(given: Given, table: str, asked: Asked, offset: Offset = 0, limit: Limit = 50) -> Segments:
+def segments(ask: Asking, table: str, wanted: Wanted, offset: Offset = 0, limit: Limit = 50) -> Segments:
     """A part of the segments of a stretch of time."""
-    return past.list_segments(given, table, asked, offset=offset, limit=limit)
+    return ask(lambda given: past.list_segments(given, table, wanted, offset=offset, limit=limit))
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}/timeline")
-def timeline(given: Given, table: str, asked: Asked) -> Timeline:
+def timeline(ask: Asking, table: str, wanted: Wanted) -> Timeline:
     """The segments of a stretch of time, by time and state."""
-    return past.describe_timeline(given, table, asked)
+    return ask(lambda given: past.describe_timeline(given, table, wanted))
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}/events")
-def table_events(given: Given, table: str, limit: Limit = 100) -> Events:
+def table_events(ask: Asking, table: str, limit: Limit = 100) -> Events:
     """The newest events of a table's audit trail."""
-    return operating.list_events(given, table, limit)
+    return ask(lambda given: operating.list_events(given, table, limit))
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}/regions")
-def table_regions(given: Given, table: str) -> TableRegions:
+def table_regions(ask: Asking, table: str) -> TableRegions:
     """How long ago each region of an upsert table was heard, and its last comparisons."""
-    return regions.describe_table_regions(given, table)
+    return ask(lambda given: regions.describe_table_regions(given, table))
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}/entries/{entry_id}")
-def entry(given: Given, table: str, entry_id: str) -> EntryDetail:
+def entry(ask: Asking, table: str, entry_id: str) -> EntryDetail:
     """One lineage entry, and what has become of it."""
-    return overview.describe_entry(given, table, entry_id)
+    return ask(lambda given: overview.describe_entry(given, table, entry_id))
 
 
 @app.get("/api/connections/{conn_id}/tables/{table}/entries/{entry_id}/preview")
-def preview(given: Given, table: str, entry_id: str) -> Preview:
+def preview(ask: Asking, table: str, entry_id: str) -> Preview:
     """What rolling the entry back, or bringing it back, would do."""
-    return overview.preview_change(given, table, entry_id)
+    return ask(lambda given: overview.preview_change(given, table, entry_id))
 
 
 @app.get("/api/connections/{conn_id}/operations")
-def operations(given: Given) -> Operations:
+def operations(ask: Asking) -> Operations:
     """Deletions, locks and leases."""
-    return operating.describe_operations(given)
+    return ask(lambda given: operating.describe_operations(given))
 
 
 @app.get("/api/connections/{conn_id}/regions")
-def all_regions(given: Given) -> Regions:
+def all_regions(ask: Asking) -> Regions:
     """The regions of all upsert tables that have some."""
-    return regions.list_regions(given)
+    return ask(lambda given: regions.list_regions(given))
 
 
 @app.get("/api/connections/{conn_id}/events")
-def events(given: Given, limit: Limit = 100) -> Events:
+def events(ask: Asking, limit: Limit = 100) -> Events:
     """The newest events of the audit trails of all tables."""
-    return operating.list_events(given, None, limit)
+    return ask(lambda given: operating.list_events(given, None, limit))
 
 
 @app.get("/static/{name}")

@@ -2,7 +2,7 @@
 
 What readers see follows from three znodes: config, lineage and the root of the registry. A push that stages changes
 none of them, and shows nothing; whatever becomes visible, hidden or removed changes one. So a page that refreshes
-itself reads three znodes a table, and the guards and the registry again only after a change.
+itself reads three znodes a table, and after a change what is new of the guards and the registry.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from airflow_provider_segments.core.lineage.guard import StoredGuard
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.registry.shard import Shard
 from airflow_provider_segments.core.replacement.forecast import Totals
-from airflow_provider_segments.core.snapshot import View, Visibility
+from airflow_provider_segments.core.replacement.history import TableRead
+from airflow_provider_segments.core.snapshot import Visibility
 from airflow_provider_segments.core.table import SegmentStore, Table, newest_of
 from airflow_provider_segments.core.table_config import decode_config
-from airflow_provider_segments.exceptions import ContentionError, CorruptRecordError, TableDroppedError
+from airflow_provider_segments.exceptions import CorruptRecordError, TableDroppedError
 from airflow_provider_segments.plugins.models import Timeline
 from airflow_provider_segments.plugins.waiting import Waiting, read_waiting
 
-_ATTEMPTS = 20
-_MOST_ENTRIES = 200_000
+_MOST_KEPT = 500_000
+"""Entries and segments of all tables that are remembered: some hundred megabytes."""
+
 _QUEUE_AGE_S = 30.0
 NOTHING = Totals(0, 0, 0)
 
@@ -46,8 +48,8 @@ class TableFacts:
     ``visible`` is what readers see, ``None`` of a dropped table. ``shown`` and ``hidden`` are the totals of the
     registered segments of settled entries that the lineage shows and hides, ``rolled_back`` those of REVERTED entries.
     ``brought`` has what is registered of each entry, and ``replaced`` what each has replaced, ``None`` where some of
-    that was removed since. ``after`` and ``timelines`` are filled as they are asked for: they follow from the same
-    znodes, and are forgotten with them.
+    that was removed since. ``read`` is what all of this was made of. ``after`` and ``timelines`` are filled as they are
+    asked for: they follow from the same znodes, and are forgotten with them.
     """
 
     stamp: Stamp
@@ -61,8 +63,14 @@ class TableFacts:
     rolled_back: Totals
     brought: Mapping[str, Totals]
     replaced: Mapping[str, Totals | None]
+    read: TableRead = field(compare=False, repr=False)
     after: dict[str, Totals | None] = field(default_factory=dict, compare=False)
     timelines: dict[object, Timeline] = field(default_factory=dict, compare=False)
+
+    @property
+    def size(self) -> int:
+        """Entries and segments."""
+        return 1 + len(self.lineage) + self.shown.segments + self.hidden.segments
 
 
 class FactsCache:
@@ -74,6 +82,7 @@ class FactsCache:
         self._configs: dict[str, tuple[int, TableConfig]] = {}
         self._waiting: tuple[float, Waiting] | None = None
         self._lock = threading.Lock()
+        self._turns: dict[str, threading.Lock] = {}
 
     def waiting(self) -> Waiting:
         """What waits for deletion, at most half a minute old: a long queue is megabytes to read."""
@@ -108,44 +117,47 @@ class FactsCache:
         return [Stamp(*at[start : start + 3]) for start in range(0, len(at), 3)]
 
     def get(self, name: str, stamp: Stamp | None = None) -> TableFacts:
-        """The facts of a table, whose ``stamp`` may have been read already. Raises what reading the table raises."""
+        """The facts of a table, whose ``stamp`` may have been read already. Who asks for a table that is being read
+        waits for it. Raises what reading the table raises."""
         now = stamp or self.stamps([name])[0]
-        with self._lock:
-            known = self._known.get(name)
+        with self._turn(name):
+            known = self._remembered(name)
             if known is not None and known.stamp == now:
-                self._known.move_to_end(name)
                 return known
-        facts = read_facts(self.store.table(name), now)
+            facts = read_facts(self.store.table(name), now, None if known is None else known.read)
+            facts.after.update({} if known is None else _still_true(known, facts))
+            with self._lock:
+                self._known[name] = facts
+                self._known.move_to_end(name)
+                self._shrink()
+            return facts
+
+    def _turn(self, name: str) -> threading.Lock:
+        """One table is read by one thread at a time."""
         with self._lock:
-            self._known[name] = facts
-            self._known.move_to_end(name)
-            self._shrink()
-        return facts
+            return self._turns.setdefault(name, threading.Lock())
+
+    def _remembered(self, name: str) -> TableFacts | None:
+        with self._lock:
+            if name in self._known:
+                self._known.move_to_end(name)
+            return self._known.get(name)
 
     def _shrink(self) -> None:
-        size = sum(1 + len(facts.lineage) for facts in self._known.values())
-        while size > _MOST_ENTRIES and len(self._known) > 1:
+        size = sum(facts.size for facts in self._known.values())
+        while size > _MOST_KEPT and len(self._known) > 1:
             _, dropped = self._known.popitem(last=False)
-            size -= 1 + len(dropped.lineage)
+            size -= dropped.size
 
 
-def read_facts(table: Table, stamp: Stamp) -> TableFacts:
-    """Read a table. Its znodes may be newer than ``stamp`` by then: the next look reads it again. Raises
-    :class:`ContentionError` when clean-ups overtake every attempt, and what reading the table raises."""
-    config = table.config()
-    for _ in range(_ATTEMPTS):
-        stored = table.context.records.read()
-        read = table.context.registry.read(lambda _: True)
-        if read.root.root.removed_at <= stored.zxid:
-            break
-    else:
-        raise ContentionError(f"table {table.name!r}: clean-ups overtook all {_ATTEMPTS} attempts to read it")
-    lineage = stored.lineage
-    guards = table.context.records.guards(lineage.entries)
-    view = View(lineage, stored.zxid)
-    settled = [shard for shard in read.shards if view.may_show(shard.name)]
-    shown = Totals.of(record for _, records in Visibility(view, settled).blocks for record in records)
-    brought = _brought(read.shards)
+def read_facts(table: Table, stamp: Stamp, before: TableRead | None = None) -> TableFacts:
+    """Read a table, of which an earlier read may be known. Its znodes may be newer than ``stamp`` by then: the next
+    look reads it again. Raises what reading the table raises."""
+    config, read = table.config(), table.read_whole(before)
+    lineage, guards, shards = read.stored.lineage, read.guards, read.registry.shards
+    settled = [shard for shard in shards if read.view.may_show(shard.name)]
+    shown = Totals.of(record for _, records in Visibility(read.view, settled).blocks for record in records)
+    brought = _brought(shards)
     return TableFacts(
         stamp=stamp,
         config=config,
@@ -157,8 +169,17 @@ def read_facts(table: Table, stamp: Stamp) -> TableFacts:
         hidden=less(together(brought[name] for name in {shard.name.entry_id for shard in settled}), shown),
         rolled_back=together(brought.get(entry.entry_id, NOTHING) for entry in lineage.in_state(EntryState.REVERTED)),
         brought=brought,
-        replaced=_replaced(lineage, read.shards),
+        replaced=_replaced(lineage, shards),
+        read=read,
     )
+
+
+def _still_true(known: TableFacts, facts: TableFacts) -> dict[str, Totals | None]:
+    """What readers saw after those entries that are as they were: the past changes only by a clean-up."""
+    if known.read.registry.root != facts.read.registry.root:
+        return {}
+    same = facts.lineage.entries
+    return {key: after for key, after in known.after.items() if same.get(key) == known.lineage.entries[key]}
 
 
 def together(parts: Iterable[Totals]) -> Totals:

@@ -21,6 +21,15 @@ class Running(BaseModel):
     by: Author | None
 
 
+class Failed(BaseModel):
+    """A push that was rolled back, or given up, before readers saw it: who started it, and who gave it up."""
+
+    entry_id: str
+    since_ms: int
+    by: Author | None
+    settled_by: Author | None
+
+
 class Totals(BaseModel):
     """Totals of some segments."""
 
@@ -68,7 +77,8 @@ class UpsertState(BaseModel):
 
 
 class TableRow(BaseModel):
-    """One table of the list. ``error`` says why the rest is not known."""
+    """One table of the list. ``error`` says why the rest is not known; ``failed`` is the last push that failed, if none
+    has succeeded since."""
 
     name: str
     kind: str = ""
@@ -83,15 +93,18 @@ class TableRow(BaseModel):
     rollback_until_ms: int | None = None
     bytes_waiting: int = 0
     running: list[Running] = []
+    failed: Failed | None = None
     upsert: UpsertState | None = None
 
 
 class Tables(BaseModel):
-    """One part of the list of tables; ``total`` counts all that match. ``problems`` are what else could not be read."""
+    """One part of the list of tables; ``total`` counts all that match. ``problems`` are what else could not be read,
+    ``dead`` counts the deletions of the cluster that were given up."""
 
     total: int
     tables: list[TableRow]
     problems: list[str] = []
+    dead: int = 0
 
 
 class EntryRow(BaseModel):
@@ -150,9 +163,11 @@ class EntryDetail(BaseModel):
 
 class History(BaseModel):
     """What readers saw right after each entry; ``None`` when that is no longer known. Entries that there was no time
-    for are left out."""
+    for are left out. ``stored`` are the bytes that were registered right after each COMPLETED entry, without those that
+    were removed since."""
 
     after: dict[str, Totals | None]
+    stored: dict[str, int]
 
 
 class Change(BaseModel):
@@ -285,9 +300,41 @@ class Events(BaseModel):
     hint: str | None = None
 
 
+class FindingRow(BaseModel):
+    """A finding of the doctor: ``severity`` is ``error``, ``warning`` or ``note``."""
+
+    severity: str
+    check: str
+    subject: str
+    detail: str
+
+
+class Doctor(BaseModel):
+    """The doctor's last report that was kept: how much it looked at, the number of its findings by severity, and the
+    worst of them."""
+
+    at_ms: int
+    actor: str
+    tables: int
+    znodes: int
+    objects: int
+    counts: dict[str, int]
+    findings: list[FindingRow]
+
+
+class OffloadRow(BaseModel):
+    """An offload that is under way, or whose run was killed: then nobody claims it."""
+
+    table: str
+    copies_to: str
+    segments: int
+    since_ms: int
+    is_claimed: bool
+
+
 class Operations(BaseModel):
     """What goes on in a cluster besides pushes. ``problems`` are records that could not be read; ``is_whole`` says that
-    the sizes in ``waiting_tables`` are of all that waits."""
+    the sizes in ``waiting_tables`` are of all that waits; ``doctor`` is absent when no report was kept."""
 
     problems: list[str]
     waiting_tables: list[WaitingTable]
@@ -300,6 +347,8 @@ class Operations(BaseModel):
     dead_letters: list[DeadLetter]
     locks: list[LockRow]
     leases: list[LeaseRow]
+    offloads: list[OffloadRow]
+    doctor: Doctor | None
 
 
 class PartitionRow(BaseModel):

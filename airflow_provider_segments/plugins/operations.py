@@ -1,4 +1,5 @@
-"""Deletions, locks, leases and the audit trail of a cluster. What cannot be read is said, and hides nothing else."""
+"""Deletions, locks, leases, offloads, the doctor's last report and the audit trail of a cluster. What cannot be read is
+said, and hides nothing else."""
 
 from __future__ import annotations
 
@@ -7,15 +8,20 @@ from typing import TypeVar
 
 from airflow_provider_segments.core import audit
 from airflow_provider_segments.core.deletion.messages import UnreadableLetters
+from airflow_provider_segments.core.doctor.kept import read_report
 from airflow_provider_segments.core.table import SegmentStore, Table
-from airflow_provider_segments.exceptions import MetadataUnavailableError, SegmentsError
+from airflow_provider_segments.core.tiering import records as offloads
+from airflow_provider_segments.exceptions import CorruptRecordError, MetadataUnavailableError, SegmentsError
 from airflow_provider_segments.plugins.authors import author_of
 from airflow_provider_segments.plugins.models import (
     DeadLetter,
+    Doctor,
     EventRow,
     Events,
+    FindingRow,
     LeaseRow,
     LockRow,
+    OffloadRow,
     Operations,
 )
 from airflow_provider_segments.plugins.overview import Opened
@@ -47,6 +53,8 @@ def describe_operations(opened: Opened) -> Operations:
         dead_letters=_dead_letters(store, problems),
         locks=_of_each(_with_locks(tables, store), lambda table: _locks(opened, table), problems),
         leases=_of_each(_with_leases(tables, store), _leases, problems),
+        offloads=_of_each(_with_offloads(tables, store), _offloads, problems),
+        doctor=_doctor(store, problems),
         problems=problems,
     )
 
@@ -61,7 +69,16 @@ def _with_locks(tables: list[Table], store: SegmentStore) -> list[Table]:
 
 def _with_leases(tables: list[Table], store: SegmentStore) -> list[Table]:
     """The tables that have a lease."""
-    below = store.session.children_many([store.paths.readers(table.name) for table in tables])
+    return _with_children(tables, store, store.paths.readers)
+
+
+def _with_offloads(tables: list[Table], store: SegmentStore) -> list[Table]:
+    """The tables that have an offload under way."""
+    return _with_children(tables, store, store.paths.offloads)
+
+
+def _with_children(tables: list[Table], store: SegmentStore, parent: Callable[[str], str]) -> list[Table]:
+    below = store.session.children_many([parent(table.name) for table in tables])
     return [table for table, names in zip(tables, below, strict=True) if names]
 
 
@@ -98,6 +115,51 @@ def _locks(opened: Opened, table: Table) -> list[LockRow]:
 
 def _leases(table: Table) -> list[LeaseRow]:
     return [LeaseRow(table=table.name, owner=lease.owner, taken_ms=lease.taken_ms) for lease in table.leases()]
+
+
+def _offloads(table: Table) -> list[OffloadRow]:
+    store = table.store
+    parent = store.paths.offloads(table.name)
+    paths = [f"{parent}/{name}" for name in store.session.children(parent)]
+    claims = store.session.children_many(paths)
+    rows = []
+    for path, node, claim in zip(paths, store.session.get_many(paths), claims, strict=True):
+        if node is None:
+            continue
+        record = offloads.decode(node.data, path)
+        rows.append(
+            OffloadRow(
+                table=table.name,
+                copies_to=mask(f"{record.context.driver}://{record.context.bucket}"),
+                segments=sum(len(shard.ledgers) for shard in record.shards),
+                since_ms=record.started_ms,
+                is_claimed=bool(claim),
+            )
+        )
+    return rows
+
+
+def _doctor(store: SegmentStore, problems: list[str]) -> Doctor | None:
+    try:
+        kept = read_report(store.cluster)
+    except CorruptRecordError as error:
+        problems.append(str(error))
+        return None
+    if kept is None:
+        return None
+    findings = [
+        FindingRow(severity=one.severity, check=one.check, subject=mask(one.subject), detail=mask(one.detail))
+        for one in kept.findings
+    ]
+    return Doctor(
+        at_ms=kept.at_ms,
+        actor=kept.actor,
+        tables=kept.tables,
+        znodes=kept.znodes,
+        objects=kept.objects,
+        counts=kept.counts,
+        findings=findings,
+    )
 
 
 def _dead_letters(store: SegmentStore, problems: list[str]) -> list[DeadLetter]:

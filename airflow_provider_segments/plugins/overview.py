@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from airflow_provider_segments.core.lineage.entries import EntryState, LineageEntry
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.replacement.forecast import Totals as CoreTotals
-from airflow_provider_segments.core.table import SegmentStore, Table
-from airflow_provider_segments.exceptions import RefusedError, SegmentsError, TableDroppedError
+from airflow_provider_segments.core.snapshot import Visibility
+from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.exceptions import RefusedError, SegmentsError
 from airflow_provider_segments.hooks.settings import SegmentsConnection
 from airflow_provider_segments.plugins.authors import author_of
 from airflow_provider_segments.plugins.facts import NOTHING, FactsCache, Stamp, TableFacts
@@ -17,6 +18,7 @@ from airflow_provider_segments.plugins.models import (
     Author,
     EntryDetail,
     EntryRow,
+    Failed,
     Preview,
     Running,
     Storage,
@@ -54,7 +56,7 @@ def list_tables(opened: Opened, *, search: str, sort: str, offset: int, limit: i
     ]
     if sort != "name":
         rows = sorted(rows, key=lambda row: -(getattr(row, sort) or -1))[offset : offset + limit]
-    return Tables(total=len(names), tables=rows, problems=waiting.problems)
+    return Tables(total=len(names), tables=rows, problems=waiting.problems, dead=waiting.dead)
 
 
 def _row_or_error(opened: Opened, name: str, stamp: Stamp, waiting_bytes: int) -> TableRow:
@@ -78,11 +80,28 @@ def table_row(opened: Opened, name: str, facts: TableFacts) -> TableRow:
         row.entry_id, row.since_ms = latest, entry.timestamp_ms
         row.by = _author(opened, facts, latest)
         row.rollback_until_ms = _until(facts, entry)
+    row.failed = _failed(opened, facts)
     if facts.visible is not None:
         row.rows, row.bytes, row.segments = facts.visible.rows, facts.visible.bytes, facts.visible.segments
     if lineage.upsert is not None:
         row.upsert = upsert_state(opened.store, lineage)
     return row
+
+
+def _failed(opened: Opened, facts: TableFacts) -> Failed | None:
+    """The last push that never was completed, unless one was completed since."""
+    newest = next((entry for entry in facts.lineage.newest_first() if entry.state is not EntryState.IN_PROGRESS), None)
+    if newest is None or newest.state is not EntryState.REVERTED:
+        return None
+    stored = facts.guards.get(newest.entry_id)
+    if stored is None or stored.guard.completed_at:
+        return None
+    return Failed(
+        entry_id=newest.entry_id,
+        since_ms=newest.timestamp_ms,
+        by=_author(opened, facts, newest.entry_id),
+        settled_by=_settler(opened, facts, newest),
+    )
 
 
 def describe_lineage(opened: Opened, name: str, *, offset: int, limit: int) -> TableDetail:
@@ -110,15 +129,14 @@ def describe_lineage(opened: Opened, name: str, *, offset: int, limit: int) -> T
 def describe_entry(opened: Opened, name: str, entry_id: str) -> EntryDetail:
     """One entry: what it brought and replaced, what readers saw right after it, and what has become of it since. Raises
     :class:`EntryNotFoundError` and what reading the table raises."""
-    table = opened.store.table(name)
-    facts = opened.facts.get(table.name)
+    facts = opened.facts.get(opened.store.table(name).name)
     entry = facts.lineage.find(entry_id)
     [row] = _entries(opened, name, facts, [entry])
-    [(_, after)] = table.totals_after([entry_id])
+    [(_, after)] = facts.read.totals_after([entry_id])
     by = dict.fromkeys(
         facts.lineage.replaced_by[name].entry_id for name in entry.segments_to if name in facts.lineage.replaced_by
     )
-    shown = _shown_names(table)
+    shown = _shown_names(opened, facts)
     return EntryDetail(
         table=name,
         entry=row,
@@ -130,11 +148,15 @@ def describe_entry(opened: Opened, name: str, entry_id: str) -> EntryDetail:
     )
 
 
-def _shown_names(table: Table) -> frozenset[str]:
-    try:
-        return frozenset(table.snapshot().names)
-    except TableDroppedError:
+def _shown_names(opened: Opened, facts: TableFacts) -> frozenset[str]:
+    """Names of the segments that readers see."""
+    if facts.lineage.dropped_by is not None:
         return frozenset()
+    if facts.lineage.upsert is not None:
+        return frozenset(opened.store.table(facts.lineage.table).snapshot().names)
+    view = facts.read.view
+    settled = [shard for shard in facts.read.registry.shards if view.may_show(shard.name)]
+    return frozenset(record.name for _, records in Visibility(view, settled).blocks for record in records)
 
 
 def _entries(opened: Opened, name: str, facts: TableFacts, chosen: Iterable[LineageEntry]) -> list[EntryRow]:

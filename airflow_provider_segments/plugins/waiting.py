@@ -16,11 +16,13 @@ MOST_BATCHES = 200
 
 @dataclass(slots=True)
 class Waiting:
-    """What waits for deletion. ``is_whole`` is false when there were more batches than were read."""
+    """What waits for deletion. ``is_whole`` is false when there were more batches than were read; ``dead`` counts the
+    deletions that were given up."""
 
     batches: list[DeletionBatch] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     is_whole: bool = True
+    dead: int = 0
 
     def bytes_of(self) -> dict[str, int]:
         """The bytes that wait, by table."""
@@ -52,7 +54,7 @@ def read_waiting(store: SegmentStore) -> Waiting:
     partitions = [f"{parent}/{number}" for number in session.children(parent)]
     below = session.children_many(partitions)
     paths = [f"{at}/{name}" for at, names in zip(partitions, below, strict=True) for name in names]
-    waiting = Waiting(is_whole=len(paths) <= MOST_BATCHES)
+    waiting = Waiting(is_whole=len(paths) <= MOST_BATCHES, dead=store.queue.dead())
     read = paths[:MOST_BATCHES]
     for path, node in zip(read, session.get_many(read), strict=True):
         if node is None:

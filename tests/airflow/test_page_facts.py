@@ -6,15 +6,18 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.model.segment import SegmentState
+from airflow_provider_segments.core.replacement import history
+from airflow_provider_segments.core.replacement.forecast import Totals
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import RefusedError
-from airflow_provider_segments.plugins import past
+from airflow_provider_segments.plugins import overview, past
 from airflow_provider_segments.plugins.facts import FactsCache
 from airflow_provider_segments.plugins.overview import Opened
 from tests.airflow.helpers import make_table
@@ -101,6 +104,67 @@ def test_a_table_that_did_not_change_costs_three_reads(
     assert cache.get(table_name).visible == first.visible
 
 
+def test_a_change_of_a_large_table_costs_what_is_new(
+    store: SegmentStore, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a push: its guard and its shard, not those of all others. After a clean-up, all of them."""
+    table = make_table(store, table_name, "APPEND")
+    for _ in range(12):
+        push(table, 1)
+    opened = Opened(NOBODY, store, FactsCache(store))
+    past.describe_history(opened, table_name, offset=0, limit=50)
+    asked: list[str] = []
+    ask = type(store.session).get_many
+
+    def counted(session: Any, paths: Any) -> Any:
+        asked.extend(paths)
+        return ask(session, paths)
+
+    entry_id = push(table, 1)
+    monkeypatch.setattr(type(store.session), "get_many", counted)
+    visible = opened.facts.get(table_name).visible
+    assert visible is not None and visible.segments == 13
+    assert sorted(path for path in asked if "/ENTRIES/" in path) == [store.paths.guard(table_name, entry_id)]
+    assert [entry_id in path for path in asked if path.startswith(f"{store.paths.registry(table_name)}/")] == [True]
+    told = past.describe_history(opened, table_name, offset=0, limit=50).after[entry_id]
+    assert told is not None and told.segments == 13
+    table.revert(entry_id)
+    table.mark_ledgers(entry_id=entry_id)
+    asked.clear()
+    assert opened.facts.get(table_name).rolled_back == Totals(0, 0, 0)
+    assert len([path for path in asked if path.startswith(f"{store.paths.registry(table_name)}/")]) == 12
+
+
+def test_pushes_that_failed_are_told_until_one_succeeds(store: SegmentStore, table_name: str) -> None:
+    table = make_table(store, table_name, "APPEND")
+    opened = Opened(SimpleNamespace(deployment="tests"), store, FactsCache(store))  # type: ignore[arg-type]
+
+    def failed() -> str | None:
+        told = overview.table_row(opened, table_name, opened.facts.get(table_name)).failed
+        return None if told is None else told.entry_id
+
+    push(table, 1)
+    undone = push(table, 1)
+    table.revert(undone)
+    assert failed() is None, "a rollback is no push that failed"
+    aborted = push(table, 1, end=False)
+    assert failed() is None
+    table.abort(aborted)
+    assert failed() == aborted
+    push(table, 1)
+    assert failed() is None
+
+
+def test_what_was_stored_after_each_push_is_told(store: SegmentStore, table_name: str) -> None:
+    """What readers saw, and what was kept besides."""
+    table = make_table(store, table_name)
+    first, second = push(table, 2), push(table, 3)
+    told = past.describe_history(Opened(NOBODY, store, FactsCache(store)), table_name, offset=0, limit=9)
+    seen = {key: after.bytes for key, after in told.after.items() if after is not None}
+    assert told.stored == {first: seen[first], second: seen[first] + seen[second]}
+    assert seen[first] < seen[second]
+
+
 def test_the_picture_shows_what_a_push_in_progress_stages(store: SegmentStore, table_name: str) -> None:
     """Staging changes none of the znodes by which a change is told, so nothing is remembered meanwhile."""
     table = make_table(store, table_name, "APPEND")
@@ -134,8 +198,9 @@ def test_a_picture_is_made_once_for_as_long_as_the_table_does_not_change(
         past.describe_timeline(opened, table_name, whole),
         past.describe_history(opened, table_name, offset=0, limit=9),
     )
-    monkeypatch.setattr(Table, "segment_states", None)
-    monkeypatch.setattr(Table, "totals_after", None)
+    monkeypatch.setattr(Table, "read_whole", None)
+    monkeypatch.setattr(past, "states_by_shard", None)
+    monkeypatch.setattr(history, "_totals", None)
     again = (
         past.describe_timeline(opened, table_name, whole),
         past.describe_history(opened, table_name, offset=0, limit=9),

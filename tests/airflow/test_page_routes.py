@@ -12,9 +12,10 @@ from fastapi.testclient import TestClient
 
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.plugins.segments_plugin import PREFIX
-from tests.airflow.helpers import make_table, push_rows
+from tests.airflow.helpers import REPOSITORY, make_table, push_rows
 
 ROLES = ("viewer", "user", "op", "admin")
+PAGE = REPOSITORY / "docs" / "page.md"
 
 
 def page_routes() -> list[APIRoute]:
@@ -92,6 +93,19 @@ def test_each_role_sees_every_route(
         ]
         print(f"{PREFIX + route.path:90} {seen[0]:>7} " + " ".join(f"{status:>7}" for status in seen[1:]))
         assert seen == [401, *[200] * len(ROLES)], route.path
+        assert f"| `{route.path}` | 401 | 200 | 200 | 200 | 200 |" in PAGE.read_text(), "docs/page.md has this table"
+
+
+def test_the_page_of_the_routes_is_what_the_application_says(airflow_db: None) -> None:
+    """Every answer is typed, but for the script; docs/api.md says how."""
+    from demo.api_page import PAGE as API_PAGE
+    from demo.api_page import document, render
+
+    openapi = document()
+    assert render(openapi) == API_PAGE.read_text(), "run python -m demo.api_page"
+    for path, methods in openapi["paths"].items():
+        schema = methods["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        assert "$ref" in schema or path.startswith("/static/"), path
 
 
 def test_each_route_answers_with_what_is_there(

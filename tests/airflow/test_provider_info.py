@@ -101,8 +101,8 @@ print("RESULT", early, late, sorted(bag.dags))
     result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
     dags = [
         "segments_append", "segments_compaction", "segments_compare_regions", "segments_consistent_push",
-        "segments_dead_letters", "segments_heartbeat", "segments_ledger_deletion", "segments_retention",
-        "segments_revoke_lock", "segments_rollback", "segments_unrevert", "segments_upsert",
+        "segments_dead_letters", "segments_doctor", "segments_heartbeat", "segments_ledger_deletion",
+        "segments_retention", "segments_revoke_lock", "segments_rollback", "segments_unrevert", "segments_upsert",
     ]  # fmt: skip
     assert result == f"RESULT [] [] {dags}"
 

@@ -15,7 +15,10 @@ def seen(table: Table, entry_id: str) -> dict[str, int]:
 
 
 def history(table: Table, entry_ids: list[str]) -> dict[str, dict[str, int] | None]:
-    return {entry_id: None if after is None else after.as_dict() for entry_id, after in table.totals_after(entry_ids)}
+    return {
+        entry_id: None if after is None else after.as_dict()
+        for entry_id, after in table.read_whole().totals_after(entry_ids)
+    }
 
 
 def test_history_is_what_a_snapshot_of_each_past_shows(store: SegmentStore) -> None:

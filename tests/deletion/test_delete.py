@@ -461,7 +461,7 @@ def test_without_its_tiered_storage_a_consumer_fails_and_tries_again(
     blind.store = blind.store.replace(tiered=None)
     report = blind.drain()
     assert report.counts["failed", LedgerType.OFFLOAD_LEDGER] == 1 and report.counts["deleted", LedgerType.LEDGER] == 1
-    assert "tiered storage here is None" in next(iter(report.errors))
+    assert "no tiered storage is configured here: set tiered_uri" in next(iter(report.errors))
     world.hand.advance(LATER)
     assert world.drain().counts["deleted", LedgerType.OFFLOAD_LEDGER] == 1
     assert not world.objects()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from airflow_provider_segments.core.doctor.kept import keep_report
 from airflow_provider_segments.core.doctor.kinds import KINDS, kind_of
+from airflow_provider_segments.core.doctor.report import DoctorReport
 from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.locking import LockRequest
 from airflow_provider_segments.core.model import records
@@ -93,6 +95,7 @@ def _leave_what_a_killed_run_leaves(world: World) -> None:
     compared = ComparisonRecord(other="there", at_ms=world.hand.now_ms, version=1, other_version=1)
     keep_comparison(world.store.cluster, "t", compared)
     note_states(world.store.cluster, "t", {"eu": Lag("eu", None, HOUR)})
+    keep_report(world.store.cluster, DoctorReport(paths.cluster))
 
 
 def _shut(world: World) -> None:

@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_segments.cli import doctor as face
 from airflow_provider_segments.cli.main import main
 from airflow_provider_segments.core.doctor.examine import examine
+from airflow_provider_segments.core.doctor.kept import MOST_FINDINGS, keep_report, read_report
 from airflow_provider_segments.core.doctor.report import DoctorReport, Finding, Severity
 from airflow_provider_segments.core.storage.local import LocalStore
 from airflow_provider_segments.core.table import SegmentStore, Table
@@ -173,6 +174,44 @@ def test_the_exit_code_says_how_bad(
     assert f"error: {store.paths.lineage('t')}" in capsys.readouterr().out
     monkeypatch.setenv("SEGMENTS_CLUSTER", "mistyped")
     assert main(["doctor"]) == 1
+
+
+def test_a_report_is_kept_when_that_is_asked_for(
+    store: SegmentStore, table: Table, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only then; the next one replaces it. What cannot be read is named, and never written over."""
+    monkeypatch.setenv("SEGMENTS_ZOOKEEPER", store.session.settings.hosts)
+    monkeypatch.setenv("SEGMENTS_CLUSTER", store.paths.cluster)
+    monkeypatch.setenv("SEGMENTS_STORAGE", store.storage.uri)
+    monkeypatch.setattr(face, "_airflow", lambda: iter(()))
+    assert main(["doctor"]) == 0
+    assert read_report(store.cluster) is None
+    assert main(["doctor", "--keep"]) == 0
+    first = read_report(store.cluster)
+    assert first is not None
+    assert (first.tables, first.counts["error"], first.counts["warning"]) == (1, 0, 0)
+    alter(store, store.paths.registry("t"), b"\xff")
+    assert main(["doctor", "--keep"]) == face.EXIT_ERRORS
+    second = read_report(store.cluster)
+    assert second is not None and second.at_ms >= first.at_ms
+    assert second.counts["error"] > 0
+    assert (second.findings[0].severity, second.findings[0].subject) == ("error", store.paths.registry("t"))
+    alter(store, store.paths.doctor, b"\xff")
+    assert main(["doctor", "--keep"]) == 1
+    assert store.paths.doctor in capsys.readouterr().err
+    node = store.session.get(store.paths.doctor)
+    assert node is not None and node.data == b"\xff"
+
+
+def test_a_long_report_keeps_its_worst_findings_and_counts_all(store: SegmentStore, table: Table) -> None:
+    report = DoctorReport(store.paths.cluster)
+    report.extend([Finding(Severity.NOTE, "x", "y", "z" * 5_000) for _ in range(MOST_FINDINGS)])
+    report.extend([Finding(Severity.ERROR, "x", "y", "z")])
+    kept = keep_report(store.cluster, report)
+    assert kept == read_report(store.cluster)
+    assert (len(kept.findings), kept.findings[0].severity) == (MOST_FINDINGS, "error")
+    assert kept.counts == {"error": 1, "warning": 0, "note": MOST_FINDINGS}
+    assert len(kept.findings[1].detail) <= 1_000
 
 
 def test_java_and_the_pair_of_spark_packages_are_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

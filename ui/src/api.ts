@@ -38,9 +38,11 @@ export type TableRow = {
   rollback_until_ms: number | null;
   bytes_waiting: number;
   running: Running[];
+  failed: Failed | null;
   upsert: UpsertState | null;
 };
-export type Tables = { total: number; tables: TableRow[]; problems: string[] };
+export type Failed = { entry_id: string; since_ms: number; by: Author | null; settled_by: Author | null };
+export type Tables = { total: number; tables: TableRow[]; problems: string[]; dead: number };
 export type EntryRow = {
   entry_id: string;
   state: string;
@@ -73,7 +75,7 @@ export type EntryDetail = {
   replaced_by: string[];
   visible_segments: number;
 };
-export type History = { after: Record<string, Totals | null> };
+export type History = { after: Record<string, Totals | null>; stored: Record<string, number> };
 export type Came = { totals: Totals; names: string[] };
 export type Diff = { before: Totals; after: Totals; came: Came; went: Came };
 export type SegmentRow = {
@@ -137,6 +139,17 @@ export type Operations = {
   dead_letters: DeadLetter[];
   locks: LockRow[];
   leases: { table: string; owner: string; taken_ms: number }[];
+  offloads: { table: string; copies_to: string; segments: number; since_ms: number; is_claimed: boolean }[];
+  doctor: Doctor | null;
+};
+export type Doctor = {
+  at_ms: number;
+  actor: string;
+  tables: number;
+  znodes: number;
+  objects: number;
+  counts: Record<string, number>;
+  findings: { severity: string; check: string; subject: string; detail: string }[];
 };
 export type PartitionRow = { partition: number; position: number; lag_ms: number | null; behind: number };
 export type RegionRow = {
@@ -175,12 +188,16 @@ export type Connections = {
   revoke_dag_id: string;
 };
 export type Dag = { dag_id: string; is_paused: boolean };
-export type DagRun = { dag_run_id: string; state: string };
+export type DagRun = { dag_run_id: string; state: string; note: string | null };
 
 /** An address below Airflow's base URL, whatever prefix it is served under. */
 export const address = (path: string): string => new URL(path, document.baseURI).href;
 
 const PATIENCE_MS = 20_000;
+const ASK_AGAIN = 202;
+
+/** The answer is still being computed: to be asked for again. */
+export class Waiting extends Error {}
 
 async function request<T>(method: string, path: string, body?: unknown): Promise<T> {
   const answer = await fetch(address(path), {
@@ -191,6 +208,7 @@ async function request<T>(method: string, path: string, body?: unknown): Promise
     signal: AbortSignal.timeout(PATIENCE_MS),
   });
   const text = await answer.text();
+  if (answer.status === ASK_AGAIN) throw new Waiting(explain(answer.status, text));
   if (!answer.ok) throw new Error(explain(answer.status, text));
   return JSON.parse(text) as T;
 }

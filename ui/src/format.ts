@@ -22,11 +22,15 @@ export function size(bytes: number | null): string {
 export const time = (ms: number | null): string =>
   ms === null || Math.abs(ms) > 8.6e15 ? "–" : new Date(ms).toISOString().slice(0, 19).replace("T", " ");
 
-const ALL_TIME_MS = 250_000_000_000_000;
+/** The first time that a segment can have, and the end of time: the years 1 and 10,000. */
+export const START_MS = -62_135_596_800_000;
+export const END_MS = 253_402_300_800_000;
+
+export const isAllTime = (start: number, end: number): boolean => start <= START_MS && end >= END_MS;
 
 /** A stretch of time, its end not included. */
 export function span(start: number, end: number): string {
-  if (end - start > ALL_TIME_MS) return "all time";
+  if (isAllTime(start, end)) return "all time";
   const whole = start % 86_400_000 === 0 && end % 86_400_000 === 0;
   const shown = (ms: number) => (whole ? time(ms).slice(0, 10) : time(ms));
   return end - start === 86_400_000 && whole ? shown(start) : `${shown(start)} to ${shown(end)}`;

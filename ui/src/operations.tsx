@@ -1,6 +1,6 @@
 import React from "react";
 import { DeadLetterAction, RevokeAction } from "./actions";
-import { getEvents, getOperations, type Connections, type DeadLetter, type Events, type LockRow, type Operations } from "./api";
+import { getEvents, getOperations, type Connections, type DeadLetter, type Doctor, type Events, type LockRow, type Operations } from "./api";
 import { count, plural, short, size, span, time } from "./format";
 import { Banners, By, Grid, Shown, Tag, useLoaded, When } from "./parts";
 import { link } from "./place";
@@ -24,6 +24,8 @@ export function OperationsPage(props: { conn: string; known: Connections }): Rea
             <Banners texts={found.problems} bad />
             <Deletion conn={props.conn} found={found} choose={choose} />
             <Held conn={props.conn} found={found} choose={choose} />
+            <Offloads conn={props.conn} found={found} />
+            <LastDoctor doctor={found.doctor} />
           </React.Fragment>
         )}
       </Shown>
@@ -157,6 +159,70 @@ function Held(props: Part): React.ReactElement {
           <When ms={one.taken_ms} />,
         ])}
       />
+    </section>
+  );
+}
+
+function Offloads(props: { conn: string; found: Operations }): React.ReactElement | null {
+  const { conn, found } = props;
+  if (found.offloads.length === 0) return null;
+  return (
+    <section>
+      <h2>Offloads</h2>
+      <Grid
+        label="Offloads"
+        head={["Table", "Copies to", "Segments", "Since", ""]}
+        numbers={[2]}
+        rows={found.offloads.map((one) => [
+          <a href={link({ conn, table: one.table })}>{one.table}</a>,
+          <code>{one.copies_to}</code>,
+          count(one.segments),
+          <When ms={one.since_ms} />,
+          one.is_claimed ? "under way" : <Tag kind="standby">broken off: the next offload goes on with it</Tag>,
+        ])}
+      />
+    </section>
+  );
+}
+
+const SEVERITIES: Record<string, string> = { error: "seg-red", warning: "standby", note: "seg-muted" };
+
+/** What the last look at the whole cluster has found. */
+function LastDoctor(props: { doctor: Doctor | null }): React.ReactElement {
+  const { doctor } = props;
+  return (
+    <section aria-label="Doctor">
+      <h2>Doctor</h2>
+      {doctor === null ? (
+        <p className="seg-muted">
+          No report was kept: the DAG <code>segments_doctor</code> looks at the whole cluster once a day, and <code>segments doctor --keep</code>{" "}
+          does it now.
+        </p>
+      ) : (
+        <React.Fragment>
+          <p>
+            <When ms={doctor.at_ms} /> by {doctor.actor}: {plural(doctor.tables, "table")}, {plural(doctor.znodes, "znode")} and{" "}
+            {plural(doctor.objects, "object")} looked at.{" "}
+            {Object.entries(doctor.counts).map(([severity, number]) => (
+              <React.Fragment key={severity}>
+                <Tag kind={number > 0 ? (SEVERITIES[severity] ?? "") : "seg-muted"}>{plural(number, severity)}</Tag>{" "}
+              </React.Fragment>
+            ))}
+          </p>
+          {doctor.findings.length > 0 && (
+            <Grid
+              label="Findings"
+              head={["", "Check", "Where", "What"]}
+              rows={doctor.findings.map((one) => [
+                <Tag kind={SEVERITIES[one.severity] ?? ""}>{one.severity}</Tag>,
+                one.check,
+                <code>{one.subject}</code>,
+                <div className="seg-error">{one.detail}</div>,
+              ])}
+            />
+          )}
+        </React.Fragment>
+      )}
     </section>
   );
 }

@@ -1,38 +1,51 @@
 import React from "react";
-import { address, type Author, type Running } from "./api";
+import { address, Waiting, type Author, type Running } from "./api";
 import { ago, count, short, time } from "./format";
 
 /** What a request has come to: nothing yet, its answer, or why there is none. */
-export type Loaded<T> = { value: T | null; error: string | null; again: () => void };
+export type Loaded<T> = { value: T | null; error: string | null; waiting: string | null; again: () => void };
+
+const ASK_AGAIN_MS = 300;
 
 /** Ask for something, and again every so many milliseconds. What was there stays while it is asked for anew. */
 export function useLoaded<T>(load: () => Promise<T>, keys: unknown[], everyMs = 0): Loaded<T> {
   const [value, setValue] = React.useState<T | null>(null);
   const [error, setError] = React.useState<string | null>(null);
+  const [waiting, setWaiting] = React.useState<string | null>(null);
   const [turn, setTurn] = React.useState(0);
+  const again = () => setTurn((number) => number + 1);
   React.useEffect(() => setValue(null), keys);
   React.useEffect(() => {
     let wanted = true;
+    let timer = everyMs ? window.setTimeout(again, everyMs) : 0;
     load().then(
       (found) => {
         if (!wanted) return;
         setValue(found);
         setError(null);
+        setWaiting(null);
       },
-      (problem: unknown) => wanted && setError(problem instanceof Error ? problem.message : String(problem)),
+      (problem: unknown) => {
+        if (!wanted) return;
+        const said = problem instanceof Error ? problem.message : String(problem);
+        setError(problem instanceof Waiting ? null : said);
+        setWaiting(problem instanceof Waiting ? said : null);
+        if (!(problem instanceof Waiting)) return;
+        window.clearTimeout(timer);
+        timer = window.setTimeout(again, ASK_AGAIN_MS);
+      },
     );
-    const timer = everyMs ? window.setTimeout(() => setTurn((number) => number + 1), everyMs) : 0;
     return () => {
       wanted = false;
       window.clearTimeout(timer);
     };
   }, [...keys, turn]);
-  return { value, error, again: () => setTurn((number) => number + 1) };
+  return { value, error, waiting, again };
 }
 
 /** What is loaded, or that it is on its way, or why it does not come. */
 export function Shown<T>(props: { loaded: Loaded<T>; children: (value: T) => React.ReactNode }): React.ReactElement {
-  const { value, error, again } = props.loaded;
+  const { value, error, waiting, again } = props.loaded;
   return (
     <React.Fragment>
       {error !== null && (
@@ -40,7 +53,13 @@ export function Shown<T>(props: { loaded: Loaded<T>; children: (value: T) => Rea
           {error} <button onClick={again}>Try again</button>
         </div>
       )}
-      {value !== null ? props.children(value) : error === null && <p className="seg-muted">Loading…</p>}
+      {value !== null ? (
+        props.children(value)
+      ) : error === null ? (
+        <p className="seg-muted" role="status">
+          {waiting ?? "Loading…"}
+        </p>
+      ) : null}
     </React.Fragment>
   );
 }
@@ -64,11 +83,15 @@ export function Grid(props: { label: string; head: React.ReactNode[]; numbers?: 
       <table>
         <thead>
           <tr>
-            {props.head.map((text, column) => (
-              <th key={column} scope="col" className={side(column)}>
-                {text}
-              </th>
-            ))}
+            {props.head.map((text, column) =>
+              text === "" ? (
+                <td key={column} />
+              ) : (
+                <th key={column} scope="col" className={side(column)}>
+                  {text}
+                </th>
+              ),
+            )}
           </tr>
         </thead>
         <tbody>

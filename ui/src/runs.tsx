@@ -1,5 +1,5 @@
 import React from "react";
-import { address, getEntriesOfRun, getEntry, type Connections, type EntryDetail, type EntryOfRun, type Validation } from "./api";
+import { address, getEntriesOfRun, getEntry, getRun, type Connections, type EntryDetail, type EntryOfRun, type Validation } from "./api";
 import { Change } from "./change";
 import { count, plural, short, size } from "./format";
 import { By, Grid, Shown, Tag, useLoaded, When } from "./parts";
@@ -70,6 +70,28 @@ function Fate(props: { known: Connections; named: EntryOfRun }): React.ReactElem
         <Checks key={number} validation={one} />
       ))}
     </section>
+  );
+}
+
+/** The note of the run that made an entry, and the checks of what it has staged. */
+export function RunOfEntry(props: { dag: string; run: string; entry: string }): React.ReactElement {
+  const { dag, run, entry } = props;
+  const loaded = useLoaded(() => Promise.all([getRun(dag, run), getEntriesOfRun(dag, run, null)]), [dag, run]);
+  return (
+    <Shown loaded={loaded}>
+      {([told, entries]) => {
+        const validations = entries.filter((one) => one.entry_id === entry).flatMap((one) => one.validations);
+        return (
+          <React.Fragment>
+            <p>{told.note ? `Note of the run: ${told.note}` : "The run has no note."}</p>
+            {validations.length === 0 && <p>Nothing was checked.</p>}
+            {validations.map((one, number) => (
+              <Checks key={number} validation={one} />
+            ))}
+          </React.Fragment>
+        );
+      }}
+    </Shown>
   );
 }
 

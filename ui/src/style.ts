@@ -77,5 +77,7 @@ export const STYLE = `
 .seg .seg-change { font-size: 1.25rem; font-variant-numeric: tabular-nums; margin: .6rem 0; }
 .seg svg { width: 100%; height: 12rem; display: block; background: var(--seg-soft); border-radius: .375rem; }
 .seg svg .visible { fill: #17b26a; } .seg svg .standby { fill: #f79009; } .seg svg .overshadowed { fill: #98a2b3; }
-.seg svg rect { cursor: zoom-in; } .seg svg rect:hover { stroke: var(--chakra-colors-fg, CanvasText); }
+.seg svg.seg-zoom { cursor: zoom-in; } .seg svg .seg-all { fill: transparent; } .seg svg .seg-at .seg-all { fill: var(--seg-line); } .seg svg .seg-at rect { opacity: .8; }
+.seg .seg-axis { display: flex; justify-content: space-between; gap: .5rem; color: var(--seg-quiet); font-size: .75rem; font-variant-numeric: tabular-nums; padding-top: .15rem; overflow: hidden; white-space: nowrap; }
+@media (max-width: 40rem) { .seg .seg-axis span:nth-child(even) { display: none; } }
 `;

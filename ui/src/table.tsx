@@ -9,13 +9,16 @@ import {
   type History,
   type Storage,
   type TableDetail,
+  type Totals,
 } from "./api";
+import { Bars } from "./bars";
 import { Change } from "./change";
 import { Compare } from "./compare";
 import { count, plural, short, size, time } from "./format";
 import { Trail } from "./operations";
 import { By, Pages, Push, Shown, Tag, useLoaded, When } from "./parts";
 import { RegionsPart } from "./regions";
+import { RunOfEntry } from "./runs";
 import { SegmentsByTime } from "./timeline";
 import { UpsertPart } from "./upsert";
 
@@ -37,22 +40,27 @@ export function TablePage(props: { conn: string; table: string; known: Connectio
   const [isWanted, setWanted] = React.useState(false);
   const isLarge = loaded.value !== null && stored(loaded.value.storage) > LARGE && !isWanted;
   const history = useLoaded<History>(
-    () => (newest && !isLarge ? getHistory(conn, table, offset, LIMIT) : Promise.resolve({ after: {} })),
+    () => (newest && !isLarge ? getHistory(conn, table, offset, LIMIT) : Promise.resolve({ after: {}, stored: {} })),
     [newest, isLarge],
   );
+  const isPart = !isLarge && history.value !== null && loaded.value?.entries.some((one) => !(one.entry_id in history.value!.after));
+  React.useEffect(() => {
+    if (isPart) history.again();
+  }, [history.value]);
   return (
     <section aria-label={`Table ${table}`}>
       <Shown loaded={loaded}>
         {(found) => (
           <React.Fragment>
             <Summary detail={found} />
+            {history.value !== null && <StorageOverTime entries={found.entries} history={history.value} />}
             {found.table.upsert !== null && <UpsertPart upsert={found.table.upsert} />}
             {found.table.upsert !== null && <RegionsPart conn={conn} table={table} />}
             <h2>Lineage</h2>
             {isLarge && (
               <p>
                 <button onClick={() => setWanted(true)}>Compute what readers saw after each push</button>{" "}
-                <span className="seg-muted">This takes about a second a push.</span>
+                <span className="seg-muted">The table is large, so this takes a while.</span>
               </p>
             )}
             <Lineage conn={conn} table={table} detail={found} history={history.value} choose={setChosen} />
@@ -134,6 +142,17 @@ function Summary(props: { detail: TableDetail }): React.ReactElement {
           <dt>Can roll back until</dt>
           <dd>{row.rollback_until_ms === null ? "no longer" : `${time(row.rollback_until_ms)} UTC`}</dd>
         </div>
+        {row.failed !== null && (
+          <div>
+            <dt>Last push that failed</dt>
+            <dd className="seg-red">
+              <When ms={row.failed.since_ms} />
+            </dd>
+            <dd>
+              <By author={row.failed.by} />
+            </dd>
+          </div>
+        )}
         <div>
           <dt>In progress</dt>
           <dd>
@@ -180,6 +199,33 @@ function StorageBar(props: { storage: Storage }): React.ReactElement | null {
         ))}
       </figcaption>
     </figure>
+  );
+}
+
+/** What readers saw after each push, and what was stored besides, as far as it still is. */
+function StorageOverTime(props: { entries: EntryRow[]; history: History }): React.ReactElement | null {
+  const { after, stored } = props.history;
+  const pushes = props.entries.filter((one) => one.state === "COMPLETED" && after[one.entry_id] && one.entry_id in stored);
+  pushes.sort((one, other) => one.since_ms - other.since_ms);
+  if (pushes.length < 2) return null;
+  const now = Date.now();
+  const bars = pushes.map((one, number) => {
+    const seen = after[one.entry_id] as Totals;
+    const kept = Math.max(0, (stored[one.entry_id] ?? 0) - seen.bytes);
+    return {
+      start: one.since_ms,
+      end: pushes[number + 1]?.since_ms ?? now,
+      parts: [
+        { kind: "visible", bytes: seen.bytes },
+        { kind: "overshadowed", bytes: kept },
+      ],
+      text: `From ${time(one.since_ms)} UTC: ${size(seen.bytes)} visible (${plural(seen.rows, "row")}), ${size(kept)} kept besides`,
+    };
+  });
+  return (
+    <Folded name="Storage over time">
+      {() => <Bars label="Storage over time" bars={bars} caption="Visible, and kept besides as far as it was not deleted since" />}
+    </Folded>
   );
 }
 
@@ -232,8 +278,13 @@ function Entry(props: LineageProps & { entry: EntryRow }): React.ReactElement {
         )}
       </div>
       <Folded name="From and to">{() => <Names conn={conn} table={table} entry={entry} />}</Folded>
+      {entry.by?.dag_id && entry.by.run_id && <RunFolded dag={entry.by.dag_id} run={entry.by.run_id} entry={entry.entry_id} />}
     </li>
   );
+}
+
+function RunFolded(props: { dag: string; run: string; entry: string }): React.ReactElement {
+  return <Folded name="Checks and note">{() => <RunOfEntry {...props} />}</Folded>;
 }
 
 function Replaced(props: { entry: EntryRow }): React.ReactElement | null {

@@ -54,6 +54,17 @@ export function TableList(props: { conn: string }): React.ReactElement {
         {(found) => (
           <React.Fragment>
             <Banners texts={found.problems} bad />
+            {found.dead > 0 && (
+              <Banners
+                bad
+                texts={[
+                  <React.Fragment>
+                    {plural(found.dead, "deletion was", "deletions were")} given up. See{" "}
+                    <a href={link({ conn: props.conn, view: "operations" })}>Operations</a>.
+                  </React.Fragment>,
+                ]}
+              />
+            )}
             {found.total === 0 ? (
               <p>No table{search ? ` has “${search}” in its name` : " is there yet"}.</p>
             ) : (
@@ -121,8 +132,16 @@ function Lag(props: { row: TableRow }): React.ReactElement | null {
 function Visible(props: { row: TableRow }): React.ReactElement {
   const { row } = props;
   if (row.dropped_by !== null) return <Tag kind="seg-red">dropped</Tag>;
-  if (row.entry_id === null) return <span className="seg-muted">nothing yet</span>;
-  return <code title={row.entry_id}>{short(row.entry_id)}</code>;
+  return (
+    <React.Fragment>
+      {row.entry_id === null ? <span className="seg-muted">nothing yet</span> : <code title={row.entry_id}>{short(row.entry_id)}</code>}
+      {row.failed !== null && (
+        <div className="seg-red" title={row.failed.entry_id}>
+          a later push failed <When ms={row.failed.since_ms} />
+        </div>
+      )}
+    </React.Fragment>
+  );
 }
 
 function Until(props: { row: TableRow }): React.ReactElement {

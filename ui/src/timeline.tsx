@@ -1,26 +1,26 @@
 import React from "react";
 import { getSegments, getTimeline, type Block, type EntryRow, type Stretch } from "./api";
+import { Bars, type Bar } from "./bars";
 import { Points } from "./compare";
-import { count, plural, short, size, span } from "./format";
+import { count, END_MS, isAllTime, plural, short, size, span, START_MS } from "./format";
 import { Grid, Pages, Shown, Tag, useLoaded } from "./parts";
 
 const LIMIT = 50;
-const WIDTH = 1000;
-const HEIGHT = 190;
-const GROUND = 200;
 const ALL: Stretch = { start: null, end: null, asOf: null };
 
 type Props = { conn: string; table: string; state: string; entries: EntryRow[] };
 
-/** Segments as blocks: time from left to right, size as height. A click on one looks at its time only. They are asked
- * for anew when `state`, which tells the lineage, is another one. */
+/** Segments as blocks: time from left to right, size as height. They are asked for anew when `state`, which tells the
+ * lineage, is another one. */
 export function SegmentsByTime(props: Props): React.ReactElement {
   const { conn, table } = props;
   const [stretch, setStretch] = React.useState<Stretch>(ALL);
   const loaded = useLoaded(() => getTimeline(conn, table, stretch), [stretch, props.state]);
   const day = (key: "start" | "end", text: string) =>
     setStretch({ ...stretch, [key]: text ? Date.parse(`${text}T00:00:00Z`) : null });
-  const given = (ms: number | null) => (ms === null ? "" : new Date(ms).toISOString().slice(0, 10));
+  const given = (ms: number | null) => (ms === null || ms >= END_MS ? "" : new Date(ms).toISOString().slice(0, 10));
+  const show = (start: number, end: number) =>
+    setStretch({ ...stretch, start: Math.max(START_MS, start), end: Math.min(END_MS, end) });
   const past = props.entries.filter((entry) => entry.state === "COMPLETED");
   return (
     <section aria-label="Segments by time">
@@ -55,7 +55,15 @@ export function SegmentsByTime(props: Props): React.ReactElement {
               {found.is_merged && "; neighbouring time chunks are drawn as one"}
             </p>
             {found.blocks.length > 0 && (
-              <Picture blocks={found.blocks} zoom={(one) => setStretch({ ...stretch, start: one.start_ms, end: one.end_ms })} />
+              <React.Fragment>
+                <Bars
+                  label="Segments by time and size"
+                  bars={piles(found.blocks)}
+                  caption={extent(found.blocks)}
+                  {...(isDated(found.blocks) && { choose: show })}
+                />
+                {isDated(found.blocks) && <Zoom blocks={found.blocks} show={show} />}
+              </React.Fragment>
             )}
           </React.Fragment>
         )}
@@ -65,47 +73,49 @@ export function SegmentsByTime(props: Props): React.ReactElement {
   );
 }
 
+const extent = (blocks: Block[]): string =>
+  span(Math.min(...blocks.map((one) => one.start_ms)), Math.max(...blocks.map((one) => one.end_ms)));
+
+/** A table without a time column has one chunk, which is all of time. */
+const isDated = (blocks: Block[]): boolean => blocks.every((one) => !isAllTime(one.start_ms, one.end_ms));
+
 const sum = (blocks: Block[], of: (block: Block) => number): number => blocks.reduce((all, one) => all + of(one), 0);
 
-function Picture(props: { blocks: Block[]; zoom: (block: Block) => void }): React.ReactElement {
-  const { blocks } = props;
-  const first = Math.min(...blocks.map((one) => one.start_ms));
-  const last = Math.max(...blocks.map((one) => one.end_ms));
-  const across = (ms: number): number => ((ms - first) / Math.max(1, last - first)) * WIDTH;
-  const piles = new Map<string, Block[]>();
+/** The blocks of one time chunk drawn as one bar. */
+function piles(blocks: Block[]): Bar[] {
+  const found = new Map<string, Block[]>();
   for (const one of blocks) {
     const key = `${one.start_ms}/${one.end_ms}`;
-    piles.set(key, [...(piles.get(key) ?? []), one]);
+    found.set(key, [...(found.get(key) ?? []), one]);
   }
-  const tallest = Math.max(1, ...[...piles.values()].map((pile) => sum(pile, (one) => one.totals.bytes)));
+  return [...found.values()].map((pile) => {
+    const { start_ms, end_ms } = pile[0] as Block;
+    const states = pile.map((one) => `${plural(one.totals.segments, "segment")} ${one.state} (${plural(one.totals.rows, "row")}, ${size(one.totals.bytes)})`);
+    const parts = pile.map((one) => ({ kind: one.state, bytes: one.totals.bytes }));
+    return { start: start_ms, end: end_ms, parts, text: `${span(start_ms, end_ms)}: ${states.join(", ")}` };
+  });
+}
+
+/** What of the picture is shown: closer, farther, before and after, for those who do not drag. */
+function Zoom(props: { blocks: Block[]; show: (start: number, end: number) => void }): React.ReactElement {
+  const first = Math.min(...props.blocks.map((one) => one.start_ms));
+  const last = Math.max(...props.blocks.map((one) => one.end_ms));
+  const quarter = (last - first) / 4;
+  const moves: [string, number, number][] = [
+    ["Zoom in", quarter, -quarter],
+    ["Zoom out", -2 * quarter, 2 * quarter],
+    ["Earlier", -2 * quarter, -2 * quarter],
+    ["Later", 2 * quarter, 2 * quarter],
+  ];
   return (
-    <figure className="seg-picture">
-      <svg viewBox={`0 0 ${WIDTH} ${GROUND}`} preserveAspectRatio="none" role="img" aria-label="Segments by time and size">
-        {[...piles.values()].flatMap((pile) => {
-          let below = 0;
-          return pile.map((one) => {
-            const tall = Math.max(1.5, (one.totals.bytes / tallest) * HEIGHT);
-            below += tall;
-            return (
-              <rect
-                key={`${one.start_ms} ${one.end_ms} ${one.state}`}
-                className={one.state}
-                x={across(one.start_ms)}
-                width={Math.max(1, across(one.end_ms) - across(one.start_ms) - 0.5)}
-                y={GROUND - below}
-                height={Math.max(1, tall - 0.4)}
-                onClick={() => props.zoom(one)}
-              >
-                <title>{`${span(one.start_ms, one.end_ms)}: ${plural(one.totals.segments, "segment")} ${one.state}\n${plural(one.totals.rows, "row")}, ${size(one.totals.bytes)}`}</title>
-              </rect>
-            );
-          });
-        })}
-      </svg>
-      <figcaption>
-        {span(first, last)}; the tallest is {size(tallest)}
-      </figcaption>
-    </figure>
+    <div className="seg-bar">
+      {moves.map(([text, before, after]) => (
+        <button key={text} onClick={() => props.show(Math.floor(first + before), Math.ceil(last + after))}>
+          {text}
+        </button>
+      ))}
+      <span className="seg-muted">A click on a bar, or a drag over several, shows their time only.</span>
+    </div>
   );
 }
 

@@ -253,12 +253,13 @@ class LedgerDeleter:
         """Raises :class:`StorageError` when the batch is about a store that this consumer does not have."""
         if batch.offload is None:
             return self.cluster.storage
-        tiered = self.cluster.tiered
-        here = None if tiered is None else tiered.uri
-        if tiered is None or here != f"{batch.offload.driver}://{batch.offload.bucket}":
+        tiered, there = self.cluster.tiered, f"{batch.offload.driver}://{batch.offload.bucket}"
+        if tiered is None:
             raise StorageError(
-                f"offloaded to {batch.offload.driver}://{batch.offload.bucket}, and the tiered storage here is {here}"
+                f"offloaded to {there}, and no tiered storage is configured here: set tiered_uri in the connection"
             )
+        if tiered.uri != there:
+            raise StorageError(f"offloaded to {there}, and the tiered storage configured here is {tiered.uri}")
         return tiered
 
     def _failed(self, work: _Work, errors: Mapping[PendingDeleteLedgerInfo, str]) -> None:

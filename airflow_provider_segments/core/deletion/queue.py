@@ -164,10 +164,14 @@ class DeletionQueue:
         return Backlog(
             pending,
             sum(count for _, count in waiting),
-            sum(_count(name) for name in self._session.children(self._paths.dead_letters)),
+            self.dead(),
             len(sweeps),
             (0 if pending else min(dues, default=None)),
         )
+
+    def dead(self) -> int:
+        """How many messages were given up. Counted from names."""
+        return sum(_count(name) for name in self._session.children(self._paths.dead_letters))
 
     # --- sweeps
 

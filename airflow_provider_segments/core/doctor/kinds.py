@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from airflow_provider_segments.core import audit, binding, table_config
 from airflow_provider_segments.core.deletion import messages
 from airflow_provider_segments.core.deletion.messages import UnreadableLetters
+from airflow_provider_segments.core.doctor import kept
 from airflow_provider_segments.core.lineage import codec, guard
 from airflow_provider_segments.core.locking import state as lock_boxes
 from airflow_provider_segments.core.model import ledger
@@ -140,6 +141,7 @@ KINDS = (
     Kind("event of the audit trail", ("LOG", "*", "*"), lambda path, payload: audit.decode(payload, path)),
     Kind("roles", ("ROLES",), lambda path, payload: Roles.decode(payload, path)),
     Kind("operators", ("OPERATORS",)),
+    Kind("report of the doctor", ("DOCTOR",), lambda path, payload: kept.decode(payload, path)),
     Kind("folder", ("LEDGERS",)),
     Kind("folder", ("LEDGERS", "*")),
     Kind("folder", ("LEDGERS", "*", "*")),

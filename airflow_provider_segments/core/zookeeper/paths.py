@@ -61,6 +61,11 @@ class ClusterPaths:
         """Parent of the requests to look under a prefix."""
         return f"/{self.cluster}/DELETION/SWEEPS"
 
+    @property
+    def doctor(self) -> str:
+        """The doctor's last report."""
+        return f"/{self.cluster}/DOCTOR"
+
     def ideal_state(self, table: str) -> str:
         """Where Helix keeps which servers of a Pinot cluster should have which segments of a table."""
         return f"/{self.cluster}/IDEALSTATES/{check_table_name(table)}"
