@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pyarrow.parquet
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from airflow_provider_segments.arrow.writing import SPARK_SCHEMA_KEY
 from airflow_provider_segments.core.snapshot import Snapshot
@@ -30,7 +30,7 @@ def schema_of(snapshot: Snapshot) -> StructType:
 def with_places(schema: StructType) -> StructType:
     """The schema with the columns of a row's place, which an upsert table of ordinary pushes alone does not have."""
     wider = StructType([*schema.fields])
-    for name, kind in zip(SOURCE_COLUMNS, ("string", "int", "bigint"), strict=True):
+    for name, kind in zip(SOURCE_COLUMNS, (StringType(), IntegerType(), LongType()), strict=True):
         if name not in schema.names:
             wider = wider.add(name, kind)
     return wider

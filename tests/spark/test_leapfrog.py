@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from airflow_provider_segments.cli.main import main as segments
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import InvalidConfigError
 from airflow_provider_segments.spark.leapfrog import compare_regions, findings_table
 from airflow_provider_segments.spark.read import read_table
+from airflow_provider_segments.spark.schema import with_places
 from airflow_provider_segments.upsert.barriers import ingest_to_barriers
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.expiry import expire
@@ -295,6 +297,13 @@ def test_keys_below_the_greater_cutoff_are_not_judged(
     ingest_to_barriers(UpsertIngestor(b, cache=tmp_path / "b cache"), arrow(log.rows))
     assert read_rows(b).num_rows == 1
     assert compare_regions(spark, a, b).counts == {}
+
+
+def test_a_schema_without_places_gets_them() -> None:
+    """As a footer has it that the Spark job has written."""
+    wider = with_places(StructType.fromDDL("k STRING"))
+    assert wider.simpleString() == "struct<k:string,$region:string,$partition:int,$offset:bigint>"
+    assert with_places(wider) == wider
 
 
 def test_tables_that_tell_newer_by_other_columns_are_refused(
