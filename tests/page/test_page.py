@@ -28,9 +28,10 @@ from airflow_provider_segments.upsert.barriers import ingest_to_barriers
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from benchmarks.page import write_table
 from tests.deletion.support import batch_of
-from tests.replication.support import Log, arrow, region_config
+from tests.replication.support import Log, arrow
 from tests.support.standalone import REPOSITORY, Airflow, eventually, standalone
 from tests.support.tables import DAY_MS, JANUARY_1, push, stage
+from tests.upsert.world import upsert_config
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -118,15 +119,16 @@ def has_ended(airflow: Airflow, run: str) -> bool:
 
 
 def make_regions(store: SegmentStore, folder: Path) -> None:
-    """An upsert table that two regions feed: one is heard, one is silent; a comparison has found a key that differs."""
-    store.apply_config(region_config("status"))
+    """An upsert table that two regions feed: one is heard, one is silent; a comparison has found a key that differs.
+    The test takes minutes, and a heartbeat is expected once a day."""
+    store.apply_config(upsert_config("status", regions=["eu", "us"], heartbeatInterval="1d"))
     now_ms = time.time_ns() // 1_000_000
     logs = Log("eu", 2), Log("us")
     for number in range(6):
         logs[0].event(f"k{number}", f"v{number}", part=number % 2)
     logs[1].event("k0", "newer", time=2)
-    logs[0].beat(now_ms + 30 * DAY_MS)  # ahead, and so heard for as long as the test takes
-    logs[1].beat(now_ms - 30 * 60_000)
+    logs[0].beat(now_ms + 30 * DAY_MS)
+    logs[1].beat(now_ms - 10 * DAY_MS)
     ingestor = UpsertIngestor(store.table("status"), cache=folder / "cache")
     ingest_to_barriers(ingestor, arrow([row for log in logs for row in log.rows]))
     findings = store.table("status_findings")
@@ -323,7 +325,7 @@ def test_a_table_tells_its_history(browser: Browser, airflow: Airflow, pictures:
     page.get_by_text("48,000 rows → 336,776 rows").wait_for()
     page.get_by_text("+ 2 segments").wait_for()
     page.get_by_text("\N{MINUS SIGN} 2 segments").wait_for()
-    page.get_by_role("region", name="Segments", exact=True).get_by_text("f3").wait_for()
+    page.get_by_role("region", name="Segments", exact=True).get_by_text("f3", exact=True).wait_for()
     page.get_by_role("region", name="Audit trail").get_by_text("ended").first.wait_for()
     page.get_by_text("segmentIngestionType").wait_for()
     page.get_by_role("img", name="Storage over time").locator("g").first.hover()
@@ -361,7 +363,7 @@ def test_the_picture_is_filtered_by_time_and_shows_the_past(browser: Browser, ai
     section.get_by_label("As readers saw them").select_option(index=2)
     section.get_by_text("2 segments", exact=True).wait_for()
     section.get_by_text("List of segments").click()
-    section.get_by_role("row").filter(has_text="f1").get_by_text("visible").wait_for()
+    section.get_by_role("row", name="f1 visible").wait_for()
     visit.close()
 
 
