@@ -30,6 +30,7 @@ _MOST_KEPT = 500_000
 """Entries and segments of all tables that are remembered: some hundred megabytes."""
 
 _QUEUE_AGE_S = 30.0
+_TURNS = 64
 NOTHING = Totals(0, 0, 0)
 
 
@@ -82,7 +83,7 @@ class FactsCache:
         self._configs: dict[str, tuple[int, TableConfig]] = {}
         self._waiting: tuple[float, Waiting] | None = None
         self._lock = threading.Lock()
-        self._turns: dict[str, threading.Lock] = {}
+        self._turns = tuple(threading.Lock() for _ in range(_TURNS))
 
     def waiting(self) -> Waiting:
         """What waits for deletion, at most half a minute old: a long queue is megabytes to read."""
@@ -134,8 +135,7 @@ class FactsCache:
 
     def _turn(self, name: str) -> threading.Lock:
         """One table is read by one thread at a time."""
-        with self._lock:
-            return self._turns.setdefault(name, threading.Lock())
+        return self._turns[hash(name) % _TURNS]
 
     def _remembered(self, name: str) -> TableFacts | None:
         with self._lock:

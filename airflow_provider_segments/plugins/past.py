@@ -225,7 +225,7 @@ def _is_dated(start_ms: int, end_ms: int) -> bool:
 
 
 def _count(counted: _ByChunk, key: tuple[int, int, str], segments: int, rows: int, size: int) -> None:
-    totals = counted.setdefault(key, [0, 0, 0])
-    totals[0] += segments
-    totals[1] += rows
-    totals[2] += size
+    sums = counted.setdefault(key, [0, 0, 0])
+    sums[0] += segments
+    sums[1] += rows
+    sums[2] += size

@@ -43,10 +43,11 @@ export function TablePage(props: { conn: string; table: string; known: Connectio
     () => (newest && !isLarge ? getHistory(conn, table, offset, LIMIT) : Promise.resolve({ after: {}, stored: {} })),
     [newest, isLarge],
   );
-  const isPart = !isLarge && history.value !== null && loaded.value?.entries.some((one) => !(one.entry_id in history.value!.after));
+  const known = Object.keys(history.value?.after ?? {}).length;
+  const isPart = !isLarge && known < (loaded.value?.entries.length ?? 0);
   React.useEffect(() => {
-    if (isPart) history.again();
-  }, [history.value]);
+    if (isPart && known > 0) history.again();
+  }, [known]);
   return (
     <section aria-label={`Table ${table}`}>
       <Shown loaded={loaded}>
