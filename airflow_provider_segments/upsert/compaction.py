@@ -9,7 +9,7 @@ a batch has ended further rows since the ends were read; then only the ends are 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +31,8 @@ from airflow_provider_segments.upsert.expiry import expire, retention_cutoff
 from airflow_provider_segments.upsert.floor import raise_floor
 from airflow_provider_segments.upsert.keys import key_hashes, key_partitions
 from airflow_provider_segments.upsert.moving import MovedRows, ends_to_keep
-from airflow_provider_segments.upsert.reading import read_ends, read_segment
-from airflow_provider_segments.upsert.validity import NO_ENDS
+from airflow_provider_segments.upsert.reading import UpdateLogs, read_segment
+from airflow_provider_segments.upsert.validity import NO_ENDS, RowEnds
 from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
 
 IDENTITY = "upsert-compaction/"
@@ -103,13 +103,15 @@ class UpsertCompactor:
         if floor is not None:
             raise_floor(self.table.context, floor)
         with self.table.snapshot(owner="upsert compaction") as taken:
-            plan = _plan(taken, self.config, self.dead_share)
+            logs = UpdateLogs()
+            ends = logs.ends(taken)
+            plan = _plan(taken, ends, self.config, self.dead_share)
             if not plan.names:
                 return Compacted()
             identity = IDENTITY + self.table.store.clock.new_id()
             entry_id = self.table.start(plan.names, identity=identity, moves_rows=True).entry_id
             try:
-                return self._compacted(entry_id, taken, plan)
+                return self._compacted(entry_id, _Rewriting(self.upsert, taken, plan, ends, logs))
             except OutcomeUnknownError:
                 raise
             except SegmentsError:
@@ -127,12 +129,12 @@ class UpsertCompactor:
         with suppress(SegmentsError):
             self.table.abort(entry_id)
 
-    def _compacted(self, entry_id: str, taken: Snapshot, plan: _Plan) -> Compacted:
+    def _compacted(self, entry_id: str, rewriting: _Rewriting) -> Compacted:
+        plan = rewriting.plan
         with tempfile.TemporaryDirectory(prefix="segments-upsert-") as folder:
             ticket = self.table.open_stage(entry_id, "rows")
             writer = SegmentWriter(self.config, ticket, self.table.storage, Path(folder))
-            rewriting = _Rewriting(self, taken, plan, writer)
-            staged = rewriting.write()
+            staged = rewriting.write(writer)
             self.table.stage(ticket, staged)
             carried = None
             attempts = 0
@@ -178,25 +180,26 @@ class UpsertCompactor:
 class _Rewriting:
     """The rows of one compaction, and where they go."""
 
-    def __init__(self, compactor: UpsertCompactor, taken: Snapshot, plan: _Plan, writer: SegmentWriter) -> None:
+    def __init__(
+        self, upsert: UpsertConfig, taken: Snapshot, plan: _Plan, ends: Mapping[str, RowEnds], logs: UpdateLogs
+    ) -> None:
         assert taken.lineage is not None
-        self.config, self.upsert = compactor.config, compactor.upsert
-        self.taken, self.plan, self.writer = taken, plan, writer
+        self.upsert = upsert
+        self.taken, self.plan, self.ends, self.logs = taken, plan, ends, logs
         self.record: UpsertRecord = require_record(taken.lineage)
-        self.ends = read_ends(taken)
         self.names: list[str] = []
         self.moved: dict[str, MovedRows] = {}
         everything = range(self.upsert.key_partitions)
         self.touched = sorted({number for _, part, _ in plan.groups for number in (everything if part < 0 else [part])})
 
-    def write(self) -> list[StagedSegment]:
+    def write(self, writer: SegmentWriter) -> list[StagedSegment]:
         """Write the rows that are kept, and remember where each is."""
         staged: list[StagedSegment] = []
         for _, part, group in self.plan.groups:
-            staged += self._write_group(part, group)
+            staged += self._write_group(writer, part, group)
         return staged
 
-    def _write_group(self, part: int, group: Sequence[Segment]) -> list[StagedSegment]:
+    def _write_group(self, writer: SegmentWriter, part: int, group: Sequence[Segment]) -> list[StagedSegment]:
         kept: list[tuple[Segment, Column]] = []
         tables: list[pyarrow.Table] = []
         for segment in group:
@@ -209,7 +212,7 @@ class _Rewriting:
         place = numpy.zeros((whole.num_rows, 2), numpy.int64)
         staged: list[StagedSegment] = []
         for number, chosen in self._by_partition(whole, part):
-            for one in self.writer.segments(whole.take(pyarrow.array(chosen)), number):
+            for one in writer.segments(whole.take(pyarrow.array(chosen)), number):
                 place[chosen[one.rows], 0] = len(self.names)
                 place[chosen[one.rows], 1] = numpy.arange(len(one.rows))
                 self.names.append(one.segment.record.name)
@@ -232,16 +235,17 @@ class _Rewriting:
             yield number, numpy.flatnonzero(found == number)
 
     def ends_to_keep(self, now: Snapshot) -> pyarrow.Table:
-        """The ends of now that are told by no log that stays."""
-        merged = read_ends(now, [log.name for log in self.plan.logs])
-        return ends_to_keep(self.moved, self.names, read_ends(now), merged, set(now.names))
+        """The ends of now that are told by no log that stays. Only logs that are new since the last call are read, so
+        that little time passes until the publish."""
+        merged = self.logs.ends(now, {log.name for log in self.plan.logs})
+        return ends_to_keep(self.moved, self.names, self.logs.ends(now), merged, set(now.names))
 
 
-def _plan(taken: Snapshot, config: TableConfig, dead_share: float) -> _Plan:
+def _plan(taken: Snapshot, ends: Mapping[str, RowEnds], config: TableConfig, dead_share: float) -> _Plan:
     """The segments at or below the floor that are small or have many dead rows, and the logs to merge."""
     assert taken.lineage is not None
     record = require_record(taken.lineage)
-    versions, ends = record.versions(), read_ends(taken)
+    versions = record.versions()
     groups: dict[tuple[str, int], list[tuple[Segment, bool]]] = {}
     mixed = {segment.chunk for segment in taken.segments if segment.key_partition < 0}
     for segment in taken.segments:

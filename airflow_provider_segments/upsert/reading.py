@@ -139,16 +139,30 @@ def require_mark(taken: Snapshot) -> int:
     return taken.mark
 
 
-def read_ends(taken: Snapshot, names: Collection[str] | None = None) -> dict[str, RowEnds]:
-    """The ends of rows that the snapshot's update logs tell, all or those of ``names``, by segment."""
-    require_mark(taken)
-    assert taken.lineage is not None
-    record = require_record(taken.lineage)
-    logs = taken.logs()
-    versions = record.versions()
-    wanted = [log for log in logs.segments if names is None or log.name in names]
-    found = ((versions.get(log.entry_id, 0), _parquet(logs, log, None)) for log in wanted)
-    return ends_by_segment(found, record.is_void)
+class UpdateLogs:
+    """The update logs of one table, each read once, by whatever snapshots: a log never changes."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, pyarrow.Table] = {}
+
+    def ends(self, taken: Snapshot, names: Collection[str] | None = None) -> dict[str, RowEnds]:
+        """The ends of rows that the snapshot's update logs tell, all or those of ``names``, by segment."""
+        require_mark(taken)
+        assert taken.lineage is not None
+        record = require_record(taken.lineage)
+        logs, versions = taken.logs(), record.versions()
+        wanted = [log for log in logs.segments if names is None or log.name in names]
+        return ends_by_segment(((versions.get(log.entry_id, 0), self._read(logs, log)) for log in wanted), record.voids)
+
+    def _read(self, logs: Snapshot, log: Segment) -> pyarrow.Table:
+        if log.name not in self._logs:
+            self._logs[log.name] = _parquet(logs, log, None)
+        return self._logs[log.name]
+
+
+def read_ends(taken: Snapshot) -> dict[str, RowEnds]:
+    """The ends of rows that all update logs of the snapshot tell, by segment."""
+    return UpdateLogs().ends(taken)
 
 
 def read_segment(taken: Snapshot, segment: Segment, columns: Sequence[str] | None) -> pyarrow.Table:

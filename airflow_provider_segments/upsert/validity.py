@@ -7,8 +7,9 @@ the first counts, whatever order the logs are read in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy
@@ -61,15 +62,32 @@ NO_ENDS = RowEnds(numpy.empty(0, numpy.int64), numpy.empty(0, numpy.int64))
 
 
 def ends_by_segment(
-    logs: Iterable[tuple[int, pyarrow.Table]], is_void: Callable[[int], bool] = lambda _: False
+    logs: Iterable[tuple[int, pyarrow.Table]], voids: Sequence[tuple[int, int]] = ()
 ) -> dict[str, RowEnds]:
     """The ends of all segments that ``logs`` address; each log comes with the version of its entry. An end of a version
-    that a rollback has taken back is none."""
-    found: dict[str, list[tuple[Column, Column]]] = {}
-    for version, log in logs:
-        for segment, rows, until in _of_log(version, log, is_void):
-            found.setdefault(segment, []).append((rows, until))
-    return {segment: _first_ends(parts) for segment, parts in found.items()}
+    in ``voids`` (after, until), which a rollback has taken back, is none."""
+    versioned = [_with_versions(version, log) for version, log in logs]
+    whole = pyarrow.concat_tables([LOG_SCHEMA.empty_table(), *versioned]).unify_dictionaries().combine_chunks()
+    if not whole.num_rows:
+        return {}
+    names = whole.column("segment").chunk(0)
+    codes, rows = names.indices.to_numpy(), whole.column("row").to_numpy()
+    versions = whole.column("version").to_numpy()
+    until = numpy.where(whole.column("kind").to_numpy() == LOSER, NEVER, versions)
+    order = numpy.lexsort((until, rows, codes))
+    for after, last in voids:
+        order = order[(versions[order] <= after) | (versions[order] > last)]
+    codes, rows, until = codes[order], rows[order], until[order]
+    is_first = numpy.ones(len(order), bool)
+    is_first[1:] = (codes[1:] != codes[:-1]) | (rows[1:] != rows[:-1])
+    codes, rows, until = codes[is_first], rows[is_first], until[is_first]
+    begins = numpy.flatnonzero(numpy.diff(codes, prepend=-1))
+    segments = names.dictionary.take(pyarrow.array(codes[begins])).to_pylist()
+    bounds = pairwise([*begins.tolist(), len(codes)])
+    return {
+        segment: RowEnds(rows[begin:end], until[begin:end])
+        for segment, (begin, end) in zip(segments, bounds, strict=True)
+    }
 
 
 def log_of(events: Mapping[str, Any] | None = None) -> pyarrow.Table:
@@ -83,30 +101,6 @@ def log_of(events: Mapping[str, Any] | None = None) -> pyarrow.Table:
     return log.take(pyarrow.array(numpy.lexsort((log.column("row").to_numpy(), segments))))
 
 
-def _of_log(version: int, log: pyarrow.Table, is_void: Callable[[int], bool]) -> Iterable[tuple[str, Column, Column]]:
-    log = log.combine_chunks().unify_dictionaries()
-    if not log.num_rows:
-        return
-    column = log.column("segment").chunk(0)
-    codes = column.indices.to_numpy(zero_copy_only=False)
-    rows = log.column("row").to_numpy()
-    versions = log.column("version").fill_null(version).to_numpy()
-    until = numpy.where(log.column("kind").to_numpy() == LOSER, NEVER, versions)
-    taken_back = [one for one in numpy.unique(versions).tolist() if is_void(one)]
-    counted = ~numpy.isin(versions, taken_back)
-    codes, rows, until = codes[counted], rows[counted], until[counted]
-    order = numpy.argsort(codes, kind="stable")
-    bounds = numpy.flatnonzero(numpy.diff(codes[order])) + 1
-    for part in numpy.split(order, bounds):
-        if len(part):
-            yield column.dictionary[int(codes[part[0]])].as_py(), rows[part], until[part]
-
-
-def _first_ends(parts: list[tuple[Column, Column]]) -> RowEnds:
-    rows = numpy.concatenate([rows for rows, _ in parts])
-    until = numpy.concatenate([until for _, until in parts])
-    order = numpy.lexsort((until, rows))
-    rows, until = rows[order], until[order]
-    first = numpy.ones(len(rows), bool)
-    first[1:] = rows[1:] != rows[:-1]
-    return RowEnds(rows[first], until[first])
+def _with_versions(version: int, log: pyarrow.Table) -> pyarrow.Table:
+    filled = log.column("version").fill_null(version)
+    return log.set_column(log.schema.get_field_index("version"), "version", filled).cast(LOG_SCHEMA)

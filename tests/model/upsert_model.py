@@ -299,7 +299,7 @@ class Model:
 
     def _read_logs(self, read: Iterable[tuple[int, Log]], record: UpsertRecord) -> Mapping[str, RowEnds]:
         logs = ((version, _arrow(log.ends)) for version, log in read)
-        return ends_by_segment(logs) if VOIDS in self.off else ends_by_segment(logs, record.is_void)
+        return ends_by_segment(logs) if VOIDS in self.off else ends_by_segment(logs, record.voids)
 
     def reader(self) -> Actor:
         """Reads the table once. Without its guard, the record first and the lineage later."""
