@@ -7,13 +7,14 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from airflow_provider_segments.clock import system_now_ms
 from airflow_provider_segments.core.deletion.report import DeletionReport
 from airflow_provider_segments.core.model.ledger import owner_metadata
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore, encode_owner
 from airflow_provider_segments.core.table import SegmentStore, Table
-from tests.support.tables import DAY_MS, DAYS, JANUARY_1, HandClock
+from tests.support.tables import DAY_MS, DAYS, HOUR_MS, JANUARY_1, HandClock, on_clock
 
 
 def build_owned(
@@ -95,3 +96,14 @@ def drain(store: SegmentStore, hand: HandClock | None = None) -> DeletionReport:
         hand.advance(store.deletion.reconsume_later_ms + 1)
         total.merge(store.deleter().drain())
     return total
+
+
+def settle(store: SegmentStore, table: str) -> None:
+    """Let days pass with clean-up and deletion, until storage holds exactly what is registered of the table."""
+    hand = HandClock(system_now_ms())
+    timed = on_clock(store, hand.clock())
+    for _ in range(4):
+        hand.advance(30 * HOUR_MS)
+        timed.table(table).cleanup()
+        drain(timed, hand)
+    assert keys_in(store.storage, store.table(table)) == expected_keys(store.table(table))[0]

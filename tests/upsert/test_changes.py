@@ -25,7 +25,7 @@ from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.reading import read_rows
 from airflow_provider_segments.upsert.rollback import roll_back
 from tests.support.tables import make_table
-from tests.upsert.test_histories import STEPS, run_history
+from tests.upsert.histories import STEPS, run_histories
 from tests.upsert.world import Event, World, newest, stage_bulk, to_arrow, upsert_config
 
 State = dict[str, str]
@@ -75,26 +75,9 @@ class ChangesWorld(World):
             self.made.update(row[CHANGE] for row in found.rows.to_pylist())
 
 
-def run(store: SegmentStore, folder: Path, seeds: range, steps: int) -> tuple[int, Counter[str]]:
-    checks, made = 0, Counter[str]()
-    for seed in seeds:
-        world = ChangesWorld(store, folder / str(seed), random.Random(seed), delete_share=0.4)
-        try:
-            run_history(world, steps)
-        except BaseException as error:
-            error.add_note(f"seed {seed}, after {', '.join(world.log)}")
-            raise
-        finally:
-            world.close()
-        checks += world.checks
-        made += world.made
-    print(f"{checks} ranges of versions; {dict(made)}")
-    return checks, made
-
-
 def test_changes_lead_from_any_version_to_any_later_one(store: SegmentStore, tmp_path: Path) -> None:
     """Late, tied, repeated and deleted events, pushes, compaction, rollback, retention, clean-up, kills, overtaking."""
-    checks, made = run(store, tmp_path, range(200, 206), 30)
+    checks, made = run_histories(store, tmp_path, range(200, 206), 30, ChangesWorld, delete_share=0.4)
     assert checks > 700
     wanted = (*STEPS, "killed", "overtaken", Change.INSERT, Change.AFTER_UPDATE, Change.DELETE)
     assert not [name for name in wanted if not made[name]]
@@ -102,7 +85,7 @@ def test_changes_lead_from_any_version_to_any_later_one(store: SegmentStore, tmp
 
 @pytest.mark.slow
 def test_changes_lead_from_any_version_to_any_later_one_in_long_histories(store: SegmentStore, tmp_path: Path) -> None:
-    checks, _ = run(store, tmp_path, range(300, 340), 100)
+    checks, _ = run_histories(store, tmp_path, range(300, 340), 100, ChangesWorld, delete_share=0.4)
     assert checks > 15_000
 
 
@@ -116,7 +99,7 @@ def test_without_the_rows_that_ended_the_histories_fail(
 
     monkeypatch.setattr(module, "changed_rows", only_new_rows)
     with pytest.raises(AssertionError, match="from"):
-        run(store, tmp_path, range(200, 206), 30)
+        run_histories(store, tmp_path, range(200, 206), 30, ChangesWorld, delete_share=0.4)
 
 
 @pytest.fixture

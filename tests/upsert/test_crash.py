@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_segments.clock import system_now_ms
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
@@ -24,9 +23,9 @@ from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.owner import own_key_partitions
 from airflow_provider_segments.upsert.reading import read_rows
 from tests.support.children import dies
-from tests.support.owned import drain, expected_keys, keys_in
+from tests.support.owned import settle
 from tests.support.sessions import DyingSession, settings
-from tests.support.tables import HOUR_MS, HandClock, on_clock, on_session
+from tests.support.tables import on_session
 from tests.upsert.world import Event, newest, to_arrow, upsert_config
 
 FIRST = [Event(1, 0, at, f"k{at}", f"a{at}", False) for at in range(6)]
@@ -56,18 +55,6 @@ def dying_table(store: SegmentStore, name: str, at: int, *, landed: bool) -> Tab
     type(opened.storage).put_file = put_file  # type: ignore[method-assign] # this process ends with the test's step
     session.at, session.landed, session.writes = at, landed, 0
     return opened
-
-
-def assert_in_step(store: SegmentStore, name: str) -> None:
-    """Once clean-up has done its work, storage holds exactly what is registered."""
-    hand = HandClock(system_now_ms())
-    timed = on_clock(store, hand.clock())
-    table = timed.table(name)
-    for _ in range(3):
-        hand.advance(30 * HOUR_MS)
-        table.cleanup()
-        drain(timed, hand)
-    assert keys_in(table.storage, table) == expected_keys(table)[0]
 
 
 def assert_ingested_once(table: Table, cache: Path) -> None:
@@ -115,7 +102,7 @@ def kill_at_every_write(
         case.ingest(*before)
         killed = dies(partial(_work_and_die, case, at, landed, work))
         check(case)
-        assert_in_step(store, case.name)
+        settle(store, case.name)
         if not killed:
             assert at > 4
             return

@@ -19,7 +19,7 @@ from airflow_provider_segments.exceptions import RefusedError
 from airflow_provider_segments.upsert import compaction, key_store, partitions, reading
 from airflow_provider_segments.upsert.events import IngestionUpsertEvents
 from airflow_provider_segments.upsert.validity import ends_by_segment, log_of
-from tests.upsert.test_histories import run_history
+from tests.upsert.histories import run_history
 from tests.upsert.world import World
 
 SEEDS = 60

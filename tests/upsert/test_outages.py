@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_segments.clock import system_now_ms
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.upsert.record import require_record
@@ -35,9 +34,8 @@ from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.owner import own_key_partitions
 from tests.support.children import exit_codes, spawn
-from tests.support.owned import drain, expected_keys, keys_in
+from tests.support.owned import settle
 from tests.support.sessions import settings, store_on
-from tests.support.tables import HOUR_MS, HandClock, on_clock
 from tests.upsert.test_together import balances
 from tests.upsert.world import Event, to_arrow, upsert_config
 
@@ -181,13 +179,7 @@ def test_no_read_is_wrong_and_nothing_is_lost_whatever_is_killed(tmp_path: Path)
         table = store.table("t")
         assert sorted(balances(table, None)) == sorted(money)
         assert require_record(table.lineage()).positions == {"/0": len(events)}
-        hand = HandClock(system_now_ms())
-        timed = on_clock(store, hand.clock())
-        for _ in range(4):
-            hand.advance(30 * HOUR_MS)
-            timed.table("t").cleanup()
-            drain(timed, hand)
-        assert keys_in(store.storage, table) == expected_keys(table)[0]
+        settle(store, "t")
         store.close()
     reads = [int((tmp_path / f"reads{number}").read_text()) for number in range(2)]
     print(f"{reads} reads beside {STRIKES} kills")
