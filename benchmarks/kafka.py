@@ -6,6 +6,10 @@ One broker, one topic of four partitions, JSON messages, the job of ``spark_apps
 ``spark-submit`` with ``local[2]``, a ZooKeeper that syncs its writes, a local folder. The lag is the time since the
 newest event that readers see was sent: it is looked at each second, once the job's first version is there. Then the job
 is stopped, as many events as two minutes bring are sent, and it is timed while it reads them.
+
+Then delta-rs (``MERGE``) and DuckDB (``INSERT ... ON CONFLICT``) take the same JSON in batches of as many events, from
+memory: without a broker, without positions to go on from after a kill, and DuckDB without earlier versions. In the end
+all three hold the same rows.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import pyarrow
+from pyarrow.json import read_json
 
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.table import SegmentStore, Table
@@ -34,6 +40,7 @@ from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from airflow_provider_segments.spark.environment import spark_app_path, spark_environment, spark_submit_path
 from airflow_provider_segments.upsert.reading import read_rows
 from benchmarks.report import end_properly, machine, median, table
+from benchmarks.upsert import COLUMNS, Delta, Duck, System, measured
 from tests.support.kafka import KafkaServer, spark_jars
 
 PARTITIONS = 4
@@ -49,26 +56,27 @@ CONFIG = {
 class Source:
     """Sends events through Kafka's console producer, and knows when it has sent how many."""
 
-    kafka: KafkaServer
+    kafka: KafkaServer | None
     keys: int
     sent: int = 0
+    random: random.Random = field(default_factory=lambda: random.Random(1))
     times: list[float] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     process: subprocess.Popen[str] | None = None
 
-    def lines(self, count: int) -> Iterator[str]:
-        """The next events: key, a bar, JSON."""
+    def events(self, count: int) -> Iterator[tuple[str, str]]:
+        """The next events: key and JSON."""
         for _ in range(count):
-            key = f"order-{random.randrange(self.keys):09d}"
+            key = f"order-{self.random.randrange(self.keys):09d}"
             self.sent += 1
-            event = {"k": key, "ts": self.sent, "amount": random.random() * 100, "status": random.choice("npsb")}
-            yield f"{key}|{json.dumps(event)}\n"
+            amount, status = self.random.random() * 100, self.random.choice("npsb")
+            yield key, json.dumps({"k": key, "ts": self.sent, "amount": amount, "status": status})
 
     def send(self, count: int) -> None:
         """Hand over the next events, and remember when."""
         assert self.process is not None
         assert self.process.stdin is not None
-        self.process.stdin.write("".join(self.lines(count)))
+        self.process.stdin.write("".join(f"{key}|{event}\n" for key, event in self.events(count)))
         self.process.stdin.flush()
         self.times.append(time.monotonic())
         self.counts.append(self.sent)
@@ -76,6 +84,7 @@ class Source:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """While the producer runs; at the end everything has reached the broker."""
+        assert self.kafka is not None
         with self.kafka.producer("orders") as self.process:
             yield
 
@@ -151,8 +160,10 @@ def _cpu(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def steady(source: Source, orders: Table, job: Job, others: dict[str, psutil.Process], rate: int, seconds: int) -> None:
-    """Send at a rate while the job runs; print the lag and the CPU an event of each process."""
+def steady(
+    source: Source, orders: Table, job: Job, others: dict[str, psutil.Process], rate: int, seconds: int
+) -> float:
+    """Send at a rate while the job runs; print the lag and the CPU an event of each process. Returns the job's."""
     lags: list[tuple[float, float]] = []
     with job.running() as process, source.opened():
         source.send(1)
@@ -184,16 +195,17 @@ def steady(source: Source, orders: Table, job: Job, others: dict[str, psutil.Pro
     print(f"lag: median {median(tail):.1f} s, 99 % {tail[len(tail) * 99 // 100]:.1f} s, greatest {tail[-1]:.1f} s")
     fifth = max(len(lags) // 5, 1)
     print(f"mean lag in the first fifth {_mean(lags[:fifth]):.1f} s, in the last {_mean(lags[-fifth:]):.1f} s")
-    lines = [[name, f"{(after[name] - before.get(name, 0.0)) / count * 1e6:.1f}"] for name in after]
-    print(table(["", "us CPU an event"], lines))
+    taken = {name: (after[name] - before.get(name, 0.0)) / count * 1e6 for name in after}
+    print(table(["", "us CPU an event"], [[name, f"{cpu:.1f}"] for name, cpu in taken.items()]))
+    return sum(cpu for name, cpu in taken.items() if name not in others)
 
 
 def _mean(lags: list[tuple[float, float]]) -> float:
     return sum(lag for _, lag in lags) / max(len(lags), 1)
 
 
-def flat_out(source: Source, orders: Table, job: Job, count: int) -> None:
-    """Send while the job is down, then time it from its first version to its last."""
+def flat_out(source: Source, orders: Table, job: Job, count: int) -> float:
+    """Send while the job is down, then time it from its first version to its last. Returns its events a second."""
     start = ingested(orders)
     with source.opened():
         for _ in range(10):
@@ -202,11 +214,34 @@ def flat_out(source: Source, orders: Table, job: Job, count: int) -> None:
         wait_for(orders, start + 1, job)
         first, began = ingested(orders), time.monotonic()
         took = wait_for(orders, source.sent, job) - began
-    print(f"flat out: {(source.sent - first) / took:,.0f} events a second, over {source.sent - first:,} events")
+    return (source.sent - first) / took
+
+
+def feed(system: System, keys: int, count: int, batch: int) -> tuple[float, float]:
+    """Give a system the first ``count`` events, as JSON; returns its CPU in us an event and its events a second."""
+    source, cpu, wall = Source(None, keys), 0.0, 0.0
+    while source.sent < count:
+        events = "\n".join(event for _, event in source.events(min(batch, count - source.sent))).encode()
+        _, more_cpu, more_wall = measured(lambda text=events: system.ingest(read_json(pyarrow.BufferReader(text))))
+        cpu, wall = cpu + more_cpu, wall + more_wall
+    return cpu / count * 1e6, count / wall
+
+
+def show_systems(orders: Table, ours: tuple[float, float], keys: int, count: int, batch: int, folder: Path) -> None:
+    """The table of the three systems, and a check that they hold the same rows."""
+    newest = read_rows(orders, columns=COLUMNS).sort_by("k").combine_chunks()
+    lines = [["segments: the job", *ours]]
+    for system in (Delta(folder), Duck(folder)):
+        lines.append([system.name, *feed(system, keys, count, batch)])
+        rows = system.read(COLUMNS).cast(newest.schema).sort_by("k").combine_chunks()
+        assert rows.equals(newest), f"{system.name} has other rows"
+    shown = [[str(name), f"{cpu:.1f}", f"{speed:,.0f}"] for name, cpu, speed in lines]
+    print(table([f"{count:,} events", "us CPU an event", "events a second"], shown))
+    print(f"the same {newest.num_rows:,} keys in all three")
 
 
 def main(rate: int = 10_000, seconds: int = 600, keys: int = 1_000_000, every_s: int = 5) -> None:
-    """Both parts, and a check that every key shows its newest event."""
+    """Steady, then flat out, then the others."""
     end_properly()
     print(machine())
     with ExitStack() as stack:
@@ -219,10 +254,10 @@ def main(rate: int = 10_000, seconds: int = 600, keys: int = 1_000_000, every_s:
         orders, source = store.table("orders"), Source(kafka, keys)
         job = Job(kafka, store, folder, every_s)
         others = {"broker": psutil.Process(kafka.pid), "ZooKeeper": psutil.Process(server.pid)}
-        steady(source, orders, job, others, rate, seconds)
-        flat_out(source, orders, job, rate * 120)
-        rows = read_rows(orders, columns=["k", "ts"])
-        print(f"{rows.num_rows:,} keys of {source.sent:,} events, version {orders.snapshot().mark}")
+        cpu = steady(source, orders, job, others, rate, seconds)
+        speed = flat_out(source, orders, job, rate * 120)
+        print(f"flat out: {speed:,.0f} events a second, over {rate * 120:,} events")
+        show_systems(orders, (cpu, speed), keys, source.sent, rate * every_s, folder)
 
 
 if __name__ == "__main__":
