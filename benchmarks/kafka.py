@@ -96,12 +96,12 @@ class Source:
 class Job:
     """The application under ``spark-submit``."""
 
-    def __init__(self, kafka: KafkaServer, store: SegmentStore, folder: Path, every_s: float) -> None:
+    def __init__(self, kafka: KafkaServer, store: SegmentStore, folder: Path, every_s: float, most: int) -> None:
         self.log = folder / "job.log"
         options = {"kafka.bootstrap.servers": kafka.servers, "startingOffsets": "earliest"}
         self.variables = {
             "SEGMENTS_INPUT": "orders",
-            "SEGMENTS_INPUT_OPTIONS": json.dumps({**options, "maxOffsetsPerTrigger": "200000"}),
+            "SEGMENTS_INPUT_OPTIONS": json.dumps({**options, "maxOffsetsPerTrigger": str(most)}),
         }
         self.command = [
             str(spark_submit_path()), "--master", "local[2]", "--conf", "spark.ui.enabled=false",
@@ -252,7 +252,7 @@ def main(rate: int = 10_000, seconds: int = 600, keys: int = 1_000_000, every_s:
         store = stack.enter_context(SegmentStore.connect(server.hosts, "c", (folder / "objects").as_uri()))
         store.apply_config(TableConfig.from_json(CONFIG))
         orders, source = store.table("orders"), Source(kafka, keys)
-        job = Job(kafka, store, folder, every_s)
+        job = Job(kafka, store, folder, every_s, 4 * rate * every_s)
         others = {"broker": psutil.Process(kafka.pid), "ZooKeeper": psutil.Process(server.pid)}
         cpu = steady(source, orders, job, others, rate, seconds)
         speed = flat_out(source, orders, job, rate * 120)
