@@ -27,6 +27,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -222,9 +223,14 @@ def feed(system: System, keys: int, count: int, batch: int) -> tuple[float, floa
     source, cpu, wall = Source(None, keys), 0.0, 0.0
     while source.sent < count:
         events = "\n".join(event for _, event in source.events(min(batch, count - source.sent))).encode()
-        _, more_cpu, more_wall = measured(lambda text=events: system.ingest(read_json(pyarrow.BufferReader(text))))
+        _, more_cpu, more_wall = measured(partial(ingest_json, system, events))
         cpu, wall = cpu + more_cpu, wall + more_wall
     return cpu / count * 1e6, count / wall
+
+
+def ingest_json(system: System, events: bytes) -> None:
+    """Give a system events, a JSON object a line."""
+    system.ingest(read_json(pyarrow.BufferReader(events)))
 
 
 def show_systems(orders: Table, ours: tuple[float, float], keys: int, count: int, batch: int, folder: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pyarrow.parquet
@@ -70,6 +71,7 @@ class SparkSite(Site):
                 if clock > 5:
                     UpsertCompactor(table).run(floor=clock - 5)
                     table.cleanup()
+                time.sleep(0.5)
             return True
 
         self.again_and_again(run)
