@@ -1,6 +1,7 @@
 """What micro-batches and reads of an upsert table cost, beside delta-rs and DuckDB on the same events.
 
     python -m benchmarks.upsert [KEYS [BATCH [BATCHES]]]    events of random keys against a table of KEYS keys
+    python -m benchmarks.upsert small [KEYS]                where the time of a batch of 1,000 events goes
     python -m benchmarks.upsert keys KEYS                   the key store of one key partition alone
 
 All in one process and a local folder, metadata of ours in an embedded ZooKeeper. Batches of the three take turns. CPU
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,14 +33,16 @@ import pyarrow.compute
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_provider_segments.core.model.config import TableConfig
-from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.upsert.record import Head
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
+from airflow_provider_segments.upsert import ingest
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
 from airflow_provider_segments.upsert.events import IngestionUpsertEvents
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.key_store import SortedRuns
 from airflow_provider_segments.upsert.reading import read_rows
+from airflow_provider_segments.upsert.writing import SegmentWriter
 from benchmarks.report import machine, median, table
 
 CONFIG = {
@@ -242,11 +246,11 @@ def total(system: System) -> float:
 
 
 @contextmanager
-def opened() -> Iterator[tuple[list[System], Segments]]:
+def opened(*, sync: bool = False) -> Iterator[tuple[list[System], Segments]]:
     """The three systems on an empty folder."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="upsert-benchmark-")))
-        server = stack.enter_context(EmbeddedZooKeeper(folder / "zookeeper", sync=False))
+        server = stack.enter_context(EmbeddedZooKeeper(folder / "zookeeper", sync=sync))
         store = stack.enter_context(SegmentStore.connect(server.hosts, "c", (folder / "objects").as_uri()))
         ours = Segments(store, folder)
         yield [ours, Delta(folder), Duck(folder)], ours
@@ -288,6 +292,76 @@ def _random_rows(random: numpy.random.Generator, count: int) -> IngestionUpsertE
     return IngestionUpsertEvents(**columns)
 
 
+STEPS = {
+    "announce": (Table, "start"),
+    "find rejects": (ingest, "sort_out"),
+    "read record and heads": (Table, "lineage"),
+    "compare": (ingest._Batch, "_resolve"),
+    "write files": (SegmentWriter, "segments"),
+    "write the update log": (SegmentWriter, "update_log"),
+    "bring the key store up to date": (SortedRuns, "prepare"),
+    "stage": (Table, "stage"),
+    "publish": (Table, "end"),
+}
+
+
+class Stopwatch:
+    """Wall seconds of the calls of :data:`STEPS`, each less those within it."""
+
+    def __init__(self) -> None:
+        self.taken = dict.fromkeys(STEPS, 0.0)
+        self._inner = [0.0]
+
+    def around(self, step: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """``work`` that is timed as ``step``; what it yields is made before it returns."""
+
+        @wraps(work)
+        def timed(*arguments: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            self._inner.append(0.0)
+            try:
+                result = work(*arguments, **options)
+                return iter([*result]) if isinstance(result, Iterator) else result
+            finally:
+                took = time.perf_counter() - began
+                self.taken[step] += took - self._inner.pop()
+                self._inner[-1] += took
+
+        return timed
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While the steps are timed."""
+        kept = {step: getattr(place, name) for step, (place, name) in STEPS.items()}
+        for step, (place, name) in STEPS.items():
+            setattr(place, name, self.around(step, kept[step]))
+        try:
+            yield
+        finally:
+            for step, (place, name) in STEPS.items():
+                setattr(place, name, kept[step])
+
+
+def small(keys: int = 1_000_000, batches: int = 50) -> None:
+    """Where the wall time of a batch of 1,000 events goes, with a ZooKeeper that syncs its writes."""
+    print(machine())
+    random, watch = numpy.random.default_rng(3), Stopwatch()
+    with opened(sync=True) as (_, ours):
+        ours.ingest(events(0, keys, keys, random))
+        ours.ingest(events(keys, SMALL, keys, random))
+        ours.switches.clear()
+        batch = [events(keys + SMALL * number, SMALL, keys, random) for number in range(1, batches + 1)]
+        began = time.perf_counter()
+        with watch.watching():
+            for rows in batch:
+                ours.ingest(rows)
+        whole = time.perf_counter() - began
+    watch.taken["the rest"] = whole - sum(watch.taken.values())
+    lines = [[step, f"{taken / batches * 1e3:.1f}"] for step, taken in watch.taken.items()]
+    print(table([f"a batch of {SMALL:,}", "ms"], [*lines, ["all of it", f"{whole / batches * 1e3:.1f}"]]))
+    print(f"the transaction that publishes: {median(ours.switches):.1f} ms (median)")
+
+
 def main(keys: int = 1_000_000, batch: int = 50_000, batches: int = 5) -> None:
     """Fill a table, ingest small batches, read, compact, read again, rebuild the key stores."""
     print(machine())
@@ -298,5 +372,7 @@ def main(keys: int = 1_000_000, batch: int = 50_000, batches: int = 5) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["keys"]:
         key_store(int(sys.argv[2]))
+    elif sys.argv[1:2] == ["small"]:
+        small(*map(int, sys.argv[2:]))
     else:
         main(*map(int, sys.argv[1:]))
