@@ -216,7 +216,9 @@ function LastDoctor(props: { doctor: Doctor | null }): React.ReactElement {
               rows={doctor.findings.map((one) => [
                 <Tag kind={SEVERITIES[one.severity] ?? ""}>{one.severity}</Tag>,
                 one.check,
-                <code>{one.subject}</code>,
+                <div className="seg-error">
+                  <code>{one.subject}</code>
+                </div>,
                 <div className="seg-error">{one.detail}</div>,
               ])}
             />
