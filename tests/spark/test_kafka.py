@@ -67,15 +67,26 @@ class Source:
 class Job:
     """The application under a real ``spark-submit``."""
 
-    def __init__(self, kafka: KafkaServer, store: SegmentStore, table: Table, folder: Path) -> None:
+    def __init__(
+        self,
+        kafka: KafkaServer,
+        store: SegmentStore,
+        table: Table,
+        folder: Path,
+        *,
+        topics: str = "events",
+        schema: str = SCHEMA,
+        most: int = 2000,
+    ) -> None:
+        self.topics = topics
         self.options = json.dumps(
-            {"kafka.bootstrap.servers": kafka.servers, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "2000"}
+            {"kafka.bootstrap.servers": kafka.servers, "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(most)}
         )
         self.command = [
             str(spark_submit_path()), "--master", "local[2]", "--conf", "spark.ui.enabled=false",
             "--jars", ",".join(spark_jars()), str(spark_app_path("upsert_segments")),
             "--zk-hosts", store.session.settings.hosts, "--cluster", store.paths.cluster,
-            "--storage-uri", store.storage.uri, "--table", table.name, "--format", "kafka", "--schema", SCHEMA,
+            "--storage-uri", store.storage.uri, "--table", table.name, "--format", "kafka", "--schema", schema,
             "--checkpoint", str(folder / "checkpoint"), "--cache", str(folder / "cache"),
             "--reject-folder", str(folder / "rejected"), "--wait-seconds", "300",
         ]  # fmt: skip
@@ -83,7 +94,7 @@ class Job:
 
     def start(self) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
-        variables = {"SEGMENTS_INPUT": "events", "SEGMENTS_INPUT_OPTIONS": self.options}
+        variables = {"SEGMENTS_INPUT": self.topics, "SEGMENTS_INPUT_OPTIONS": self.options}
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
