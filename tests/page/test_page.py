@@ -496,7 +496,7 @@ def test_dead_letters_are_redriven_and_purged_by_clicking(
 ) -> None:
     visit = Visit(browser, airflow, "op")
     page = visit.open("#conn=segments_default&view=operations")
-    page.get_by_text("2 deletions were given up").wait_for()
+    page.get_by_role("alert").filter(has_text="2 deletions were given up").wait_for()
     page.get_by_role("button", name="Redrive all 2 of this list").wait_for()
     page.screenshot(path=pictures / "dead-letters.png")
     page.get_by_role("button", name="Purge").first.click()
@@ -509,7 +509,7 @@ def test_dead_letters_are_redriven_and_purged_by_clicking(
     dialog.get_by_text("Done: they are forgotten.").wait_for()
     assert (store.queue.backlog().dead, store.queue.backlog().in_flight) == (1, 0)
     dialog.get_by_role("button", name="Close").click()
-    page.get_by_text("1 deletion was given up").wait_for()
+    page.get_by_role("alert").filter(has_text="1 deletion was given up").wait_for()
     page.get_by_role("button", name="Redrive").first.click()
     dialog.get_by_role("button", name="Redrive").click()
     dialog.get_by_text("Done: they will be delivered again.").wait_for()
@@ -559,7 +559,7 @@ def test_the_tab_of_a_push_shows_its_checks(
     assert store.table("checked").snapshot().rows == 2
     page = visit.open("#conn=segments_default")
     page.get_by_role("row").filter(has_text="checked").get_by_text("a later push failed").wait_for()
-    page.get_by_role("link", name="checked").click()
+    page.get_by_role("link", name="checked", exact=True).click()
     page.get_by_text("Checks and note").last.click()
     page.get_by_text("2 checks passed").wait_for()
     page.get_by_text("The run has no note.").wait_for()
@@ -577,7 +577,7 @@ def test_a_table_of_10000_entries_and_100000_segments(
     page.get_by_text("100,000,000").first.wait_for()
     page.get_by_text("of 10,000", exact=False).first.wait_for()
     page.get_by_text("100,000 segments; neighbouring time chunks are drawn as one").wait_for()
-    assert page.get_by_text("readers saw").count() == 0
+    assert page.locator(".seg-log").get_by_text("readers saw").count() == 0
     page.screenshot(path=pictures / "large.png")
     page.get_by_role("button", name="Compute what readers saw").click()
     page.wait_for_function("document.querySelectorAll('.seg-log > li').length === 50")
