@@ -17,6 +17,9 @@ REGION, PARTITION, OFFSET = "$region", "$partition", "$offset"
 SOURCE_COLUMNS = (REGION, PARTITION, OFFSET)
 """Where in its input a row was. Kept with the row; no part of what readers see unless they ask."""
 
+PLACE_TYPES = {REGION: pyarrow.string(), PARTITION: pyarrow.int32(), OFFSET: pyarrow.int64()}
+"""Their types in every segment, whatever the input has: all segments are read under one schema."""
+
 VALID_FROM, VALID_UNTIL = "$validFrom", "$validUntil"
 
 

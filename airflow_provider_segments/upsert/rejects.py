@@ -12,7 +12,7 @@ import pyarrow.compute
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, REGION
+from airflow_provider_segments.upsert.columns import OFFSET, PARTITION, PLACE_TYPES, REGION
 
 REASON = "$reason"
 
@@ -31,6 +31,7 @@ def sort_out(events: pyarrow.Table, config: TableConfig) -> SortedOut:
     upsert = config.upsert
     assert upsert is not None
     _check_columns(events, upsert)
+    events = _with_place_types(events, config.name)
     reasons = numpy.full(events.num_rows, "", object)
     for name in (*upsert.primary_key, upsert.comparison_column, PARTITION, OFFSET, *_time(config)):
         reasons[_mask(pyarrow.compute.is_null(events.column(name)))] = f"{name} is null"
@@ -58,6 +59,19 @@ def _check_columns(events: pyarrow.Table, upsert: UpsertConfig) -> None:
             f"events need the columns {', '.join(needed)}, and {', '.join(missing)} is missing: "
             f"they have {', '.join(events.column_names)}"
         )
+
+
+def _with_place_types(events: pyarrow.Table, table: str) -> pyarrow.Table:
+    """The events with ``$region``, ``$partition`` and ``$offset`` in the types that every segment has them in."""
+    for name, kind in PLACE_TYPES.items():
+        index = events.schema.get_field_index(name)
+        if index < 0 or events.schema.field(index).type == kind:
+            continue
+        try:
+            events = events.set_column(index, name, events.column(index).cast(kind))
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
+            raise SourceDataError(f"table {table!r}: column {name} cannot be read as {kind}: {error}") from error
+    return events
 
 
 def _time(config: TableConfig) -> tuple[str, ...]:

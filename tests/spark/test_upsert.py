@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.parquet
 import pytest
 from pyspark.sql import Row, SparkSession
@@ -210,3 +211,18 @@ def test_an_event_that_cannot_be_used_fails_the_run_or_is_rejected(
     )
     assert (done.version, done.counts["rejected"]) == (1, 1)
     assert spark.read.json(str(rejects)).select("v", "`$reason`").collect() == [("w", "k is null")]
+
+
+def test_places_are_stored_in_one_type_whatever_the_input_has(
+    spark: SparkSession, store: SegmentStore, tmp_path: Path
+) -> None:
+    store.apply_config(upsert_config())
+    ingestor = UpsertIngestor(store.table("t"), cache=tmp_path / "cache")
+    event = to_arrow([Event(1, 3, 7, "a", "v", False)])
+    wide = event.set_column(4, "$partition", event.column("$partition").cast(pyarrow.int64()))
+    ingestor.ingest(wide.set_column(5, "$offset", wide.column("$offset").cast(pyarrow.int32())))
+    [row] = read_with_validity(spark, store, "t").collect()
+    assert (row["v"], row[VALID_FROM]) == ("v", 1)
+    far = event.set_column(4, "$partition", pyarrow.array([2**40]))
+    with pytest.raises(SourceDataError, match=r"\$partition cannot be read as int32"):
+        ingestor.ingest(far)
