@@ -267,14 +267,15 @@ def _comparison(schema: StructType, name: str) -> Column:
 
 def _judged(a: _Compared, b: _Compared, upsert: UpsertConfig) -> DataFrame:
     """The keys that differ, with what :func:`.leapfrog.judge` says of each."""
-    # A number of our own: Spark's default of 200 costs more than the comparison of a small table.
+    # A number of our own: a Python worker for each of Spark's 200 partitions costs more than a small comparison. Spark
+    # takes a smaller number than its default for no join, so the join's partitions are put together.
     tasks = max(a.spark.sparkContext.defaultParallelism, max(a.taken.rows, b.taken.rows) // ROWS_A_TASK + 1)
     rows_a = a.rows(upsert, b).withColumnRenamed("side", "a").repartition(tasks, "key")
     rows_b = b.rows(upsert, a).withColumnRenamed("side", "b").repartition(tasks, "key")
     differing = rows_a.join(rows_b, "key", "full_outer").filter(~F.col("a.value").eqNullSafe(F.col("b.value")))
     merged = ([], []) if not upsert.is_partial else ([v for _, v in a.groups(b)], [v for _, v in b.groups(a)])
     task = _judging(upsert.regions, (a.side, b.side), merged)
-    return differing.select("key", "a", "b").mapInArrow(task, _FINDING)
+    return differing.select("key", "a", "b").coalesce(tasks).mapInArrow(task, _FINDING)
 
 
 def _judging(
