@@ -45,10 +45,10 @@ clock runs from the moment all processes are ready (libraries loaded, connected,
 "to the caller" counts errors that an append raised and that the caller answered by doing it again. All rows of all
 appends are read afterwards and counted.
 
-segments         start, open_stage, a file by our segment writer, uploaded (copied, fsync) with CRC and owner metadata,
-                 stage, end: four to six synced ZooKeeper transactions an append, each step reads its state anew, and
-                 end checks the object. "locking" takes an APPEND lock for each append, with a version and ids,
-                 and gives it back.
+segments         start, a file by our segment writer, uploaded (copied, fsync) with CRC and owner metadata, publish: two
+                 synced ZooKeeper transactions an append and one for a new day, each reads its state anew, and publish
+                 checks the object. "locking" takes an APPEND lock for each append, with a version and ids, and gives
+                 it back: two more.
 delta-rs         write_deltalake(uri, mode="append"), partitioned by day: opens the table, writes the file, commits one
                  file by a rename that fails when the name is taken. It syncs nothing. By default it retries a lost
                  commit itself (15 times), without saying so.
@@ -211,11 +211,10 @@ class Segments:
             objects = LocalStore(plan.place)
 
             def append(number: int) -> None:
-                started = opened.start()
-                ticket = opened.open_stage(started.entry_id)
+                ticket = opened.start(stager="append").ticket
+                assert ticket is not None
                 job = write_job(opened.name, objects, ticket.prefix, attempt=ticket.attempt, entry=ticket.entry_id)
-                opened.stage(ticket, write(job, pushes[number], process, Path(folder)))
-                opened.end(started.entry_id)
+                opened.publish(ticket, write(job, pushes[number], process, Path(folder)))
 
             opened.snapshot()
             write(write_job("warm_up", LocalStore(folder), "t/"), pushes[0], process, Path(folder))

@@ -205,6 +205,7 @@ class Table:
         overwrites: Sequence[Interval] = (),
         rewrite: str | None = None,
         moves_rows: bool = False,
+        stager: str | None = None,
     ) -> StartedEntry:
         """Announce a replacement: see :func:`.replacement.start.start` and :class:`.replacement.start.StartOptions`.
 
@@ -218,6 +219,7 @@ class Table:
             overwrites=overwrites,
             rewrite=rewrite,
             moves_rows=moves_rows,
+            stager=stager,
         )
         started = replacement.start.start(self._context, segments_from, segments_to, options)
         if force_cleanup:
@@ -275,6 +277,17 @@ class Table:
     ) -> EndedEntry:
         """Switch: see :func:`.replacement.end.end`."""
         return replacement.end.end(self._context, entry_id, segments_to, allow_empty=allow_empty, switch=switch)
+
+    def publish(
+        self,
+        ticket: StageTicket,
+        segments: Sequence[StagedSegment],
+        *,
+        allow_empty: bool = False,
+        switch: Switch | None = None,
+    ) -> EndedEntry:
+        """Stage and end in one transaction: see :func:`.replacement.publish.publish`."""
+        return replacement.publish.publish(self._context, ticket, segments, allow_empty=allow_empty, switch=switch)
 
     def revert(
         self, entry_id: str, *, force: bool = False, allow_empty: bool = False, identity: str | None = None

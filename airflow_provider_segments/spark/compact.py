@@ -34,6 +34,7 @@ from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import Granularity, Interval, parse_time
 from airflow_provider_segments.core.model.names import MAX_TEXT
 from airflow_provider_segments.core.model.period import parse_period
+from airflow_provider_segments.core.model.segment import SegmentRecord
 from airflow_provider_segments.core.replacement.end import INPUTS_OVERWRITTEN
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.replacement.start import StartedEntry
@@ -230,32 +231,43 @@ class _Run:
         with self.turn:
             started = self._start(group, locks)
             outcome.entry_id = started.entry_id
-            ticket = self.table.open_stage(started.entry_id, STAGER)
-        merged = self._merge(group, started, ticket)
+        assert started.ticket is not None
+        merged = self._merge(group, started, started.ticket)
         if merged.too_large:
             _LOG.info("table %r, chunk %s: left to Spark: %s", self.table.name, group.chunk, merged.too_large)
             outcome.how = "spark"
             seen = self._build(group, started)
+            records = [record for _, some in self.table.staged(started.entry_id).blocks for record in some]
         else:
             seen = merged.rows_in
-            with self.turn:
-                self.table.stage(ticket, merged.segments)
+            records = [segment.record for segment in merged.segments]
         if started.cuts:  # the registry knows the rows of a segment, not those of a part of its time
             outcome.rows_before = seen
-        staged = self.table.staged(started.entry_id)
-        if not (self.settings.deduplicate or self.settings.rollup) and staged.rows != outcome.rows_before:
-            raise MergeMismatchError(
-                f"{outcome.rows_before} rows went in, {staged.rows} came out; nothing is published"
-            )
-        outcome.outputs, outcome.rows_after, outcome.bytes_after = len(staged), staged.rows, staged.bytes
+        self._check_rows(records, outcome)
         with self.turn:
-            self.table.end(started.entry_id)
+            if merged.too_large:
+                self.table.end(started.entry_id)
+            else:
+                self.table.publish(started.ticket, merged.segments)
+
+    def _check_rows(self, records: Sequence[SegmentRecord], outcome: CompactedGroup) -> None:
+        """Say what came out of a group, and that it is what went in. Raises :class:`MergeMismatchError`."""
+        rows = sum(record.rows for record in records)
+        if not (self.settings.deduplicate or self.settings.rollup) and rows != outcome.rows_before:
+            raise MergeMismatchError(f"{outcome.rows_before} rows went in, {rows} came out; nothing is published")
+        outcome.outputs, outcome.rows_after = len(records), rows
+        outcome.bytes_after = sum(record.bytes for record in records)
 
     def _start(self, group: CompactionGroup, locks: Sequence[HeldLock]) -> StartedEntry:
         """The entry of an earlier attempt of the same work is gone on with only if it replaces the same segments."""
         names = [segment.name for segment in group.segments]
         start = partial(
-            self.table.start, names, identity=f"{self.identity}/{group.chunk}", locks=locks, rewrite=group.chunk
+            self.table.start,
+            names,
+            identity=f"{self.identity}/{group.chunk}",
+            locks=locks,
+            rewrite=group.chunk,
+            stager=STAGER,
         )
         started = start()
         if set(started.segments_from) == set(names):

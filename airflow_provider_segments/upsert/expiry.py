@@ -18,6 +18,7 @@ import pyarrow
 from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.model.config import DAY_MS, TableConfig
 from airflow_provider_segments.core.model.segment import Segment
+from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.core.upsert.record import Publication, UpsertRecord, require_record
@@ -28,12 +29,13 @@ from airflow_provider_segments.upsert.keys import key_hashes, key_partitions
 from airflow_provider_segments.upsert.reading import read_ends, read_segment
 from airflow_provider_segments.upsert.rollback import INGESTION
 from airflow_provider_segments.upsert.validity import NO_ENDS, log_of
-from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
+from airflow_provider_segments.upsert.writing import SegmentWriter
 
 IDENTITY = f"{INGESTION}/expiry/"
 """No ingestor has an empty name, so none takes this for its own."""
 
 _ATTEMPTS = 20
+_STAGER = "build"
 _AGAIN = ("upsert-head", "upsert-cutoff")
 _MS = {"EPOCH_SECONDS": (1, 1000), "EPOCH_MILLIS": (1, 1), "EPOCH_MICROS": (1000, 1)}
 
@@ -59,12 +61,14 @@ def expire(table: Table, cutoff: int) -> Expired:
     record = require_record(table.lineage())
     if cutoff <= record.cutoff:
         return Expired(record.clock, record.cutoff)
-    entry_id = table.start((), identity=IDENTITY + table.store.clock.new_id()).entry_id
+    started = table.start((), identity=IDENTITY + table.store.clock.new_id(), stager=_STAGER)
+    entry_id, ticket = started.entry_id, started.ticket
     try:
         for _ in range(_ATTEMPTS):
-            done = _attempt(table, entry_id, cutoff)
+            done = _attempt(table, entry_id, ticket, cutoff)
             if done is not None:
                 return done
+            ticket = None  # its objects are written; the next attempt writes others
     except OutcomeUnknownError:
         raise
     except SegmentsError:
@@ -91,8 +95,9 @@ def retention_cutoff(table: Table) -> int | None:
     return -(-before_ms // DAY_MS) if pyarrow.types.is_date32(column.type) else before_ms * 1000
 
 
-def _attempt(table: Table, entry_id: str, cutoff: int) -> Expired | None:
-    """One try; ``None`` when a key partition or the cutoff has changed meanwhile."""
+def _attempt(table: Table, entry_id: str, ticket: StageTicket | None, cutoff: int) -> Expired | None:
+    """One try, with ``ticket`` or one of a new attempt; ``None`` when a key partition or the cutoff has changed
+    meanwhile."""
     config = table.config()
     with table.snapshot(owner="upsert expiry") as taken:
         assert taken.lineage is not None
@@ -101,15 +106,14 @@ def _attempt(table: Table, entry_id: str, cutoff: int) -> Expired | None:
             _abort(table, entry_id)
             return Expired(record.clock, record.cutoff)
         ended, partitions = _old_rows(taken, config, cutoff)
-    ticket = table.open_stage(entry_id)
+    ticket = ticket or table.open_stage(entry_id, _STAGER)
     rows = sum(len(numbers) for _, numbers in ended)
     with tempfile.TemporaryDirectory(prefix="segments-upsert-") as folder:
         writer = SegmentWriter(config, ticket, table.storage, Path(folder))
         staged = [writer.update_log(_log(ended))] if rows else []
-    table.stage(ticket, staged)
     try:
         switch = _publication(table, entry_id, record, partitions, cutoff)
-        table.end(entry_id, names_of(staged), allow_empty=True, switch=switch)
+        table.publish(ticket, staged, allow_empty=True, switch=switch)
     except EndRefusedError as refused:
         if refused.rule not in _AGAIN:
             raise

@@ -2,8 +2,8 @@
 
 1. An entry is announced, before anything is read that the resolution depends on.
 2. Heads, positions and what waits are read; the batch is compared with the newest rows of its keys.
-3. Winners are written as segments, ends of older rows as an update log. All of it is staged, and hidden.
-4. The end of the entry publishes: rows, update log, heads and source positions in one compare-and-set, which gives the
+3. Winners are written as segments, ends of older rows as an update log.
+4. One transaction publishes: rows, update log, heads and source positions in one compare-and-set, which gives the
    version its number. It is refused if anything that was read in 2 has changed; then 2 and 3 are done again.
 
 A run that is killed anywhere has published all of its batch or nothing. What it left is reverted by the next run, and a
@@ -60,6 +60,8 @@ from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
 
 IDENTITY = "upsert/"
 """How the identities of ingestion's entries begin, followed by the ingestor's name."""
+
+STAGER = "build"
 
 _RESOLVE_AGAIN = ("upsert-head", "upsert-bulk", "upsert-cutoff")
 _ATTEMPTS = 20
@@ -183,9 +185,10 @@ class UpsertIngestor:
             if not waiting_bulks(lineage, record):
                 return IngestedBatch(record.clock)
         identity = f"{IDENTITY}{self.name}/{self.table.store.clock.new_id()}"
-        entry_id = self.table.start((), identity=identity, locks=self.locks).entry_id
+        started = self.table.start((), identity=identity, locks=self.locks, stager=STAGER)
+        entry_id = started.entry_id
         try:
-            return self._published(entry_id, sorted_out, read, base)
+            return self._published(entry_id, started.ticket, sorted_out, read, base)
         except OutcomeUnknownError:
             raise  # the version may be there: whoever sends the batch again finds its rows
         except SegmentsError:
@@ -193,16 +196,22 @@ class UpsertIngestor:
             raise
 
     def _published(
-        self, entry_id: str, sorted_out: SortedOut | None, read: SourceRead | None, base: Mapping[str, int] | None
+        self,
+        entry_id: str,
+        ticket: StageTicket | None,
+        sorted_out: SortedOut | None,
+        read: SourceRead | None,
+        base: Mapping[str, int] | None,
     ) -> IngestedBatch:
         for _ in range(_ATTEMPTS):
             batch = _Batch(self, entry_id, sorted_out, read, base)
             try:
-                done = batch.publish()
+                done = batch.publish(ticket)
             except EndRefusedError as refused:
                 again = _RESOLVE_AGAIN if base is not None else (*_RESOLVE_AGAIN, "upsert-positions")
                 if refused.rule not in again:
                     raise
+                ticket = None  # its objects are written; the next attempt writes others
                 continue
             if done is not None:
                 return done
@@ -244,8 +253,9 @@ class _Batch:
         self.positions = {source: max(end, self.base[source] or 0) for source, end in ends.items()}
         self.expired: list[tuple[str, Column]] = []
 
-    def publish(self) -> IngestedBatch | None:
-        """Resolve, write, stage and end; ``None`` when a key partition has moved on before that."""
+    def publish(self, ticket: StageTicket | None) -> IngestedBatch | None:
+        """Resolve, write and publish with ``ticket``, or one of a new attempt; ``None`` when a key partition has moved
+        on before that."""
         bulk = self._bulk_events()
         resolved = self._resolve(bulk)
         if resolved is None or not self._merge(resolved):
@@ -255,13 +265,12 @@ class _Batch:
         if not (done.winners or self.bulks or moves):
             self.ingestor.abort(self.entry_id)
             return done
-        ticket = self.table.open_stage(self.entry_id)
+        ticket = ticket or self.table.open_stage(self.entry_id, STAGER)
         with tempfile.TemporaryDirectory(prefix="segments-upsert-") as folder:
             writer = SegmentWriter(
                 self.ingestor.config, ticket, self.table.storage, Path(folder), self.ingestor.spark_schema
             )
             staged = self._write(writer, resolved)
-        self.table.stage(ticket, staged)
         switch_ms = self._end(ticket, staged, resolved, done)
         version = require_record(self.table.lineage()).versions().get(self.entry_id, self.record.clock + 1)
         return replace(done, version=version, entry_id=self.entry_id, switch_ms=switch_ms)
@@ -445,7 +454,7 @@ class _Batch:
             keep_versions=self.ingestor.upsert.keep_versions,
             at_ms=self.table.store.clock.now_ms(),
         )
-        ended = self.table.end(ticket.entry_id, names_of(staged), allow_empty=True, switch=publication)
+        ended = self.table.publish(ticket, staged, allow_empty=True, switch=publication)
         return ended.switch_ms
 
     def _bulk_events(self) -> list[tuple[Segment, IngestionUpsertEvents]]:

@@ -233,12 +233,15 @@ def two_locks(table: Table) -> list[HeldLock]:
     return [HeldLock(lock.lock_id, "g", "task") for lock in locks]
 
 
+@pytest.mark.parametrize(("at_once", "least"), [(False, 5), (True, 1)], ids=["in steps", "at once"])
 @pytest.mark.parametrize("which", [0, 1])
 def test_of_two_locks_either_one_that_is_revoked_stops_the_push(
-    store: SegmentStore, zk_hosts: str, monkeypatch: pytest.MonkeyPatch, which: int
+    store: SegmentStore, zk_hosts: str, monkeypatch: pytest.MonkeyPatch, which: int, at_once: bool, least: int
 ) -> None:
-    """Druid checks none when there are several. Here a push of many shards, whose stage is several transactions."""
-    monkeypatch.setattr(registry.Registry, "in_one_request", lambda self, payloads: [])
+    """Druid checks none when there are several. Here a push of many shards, whose stage is several transactions, or one
+    that is published in one."""
+    if not at_once:
+        monkeypatch.setattr(registry.Registry, "in_one_request", lambda self, payloads: None)
     stopped = 0
     for at in range(1, MOST_WRITES):
         table = versioned_table(store, f"t{at}")
@@ -252,18 +255,16 @@ def test_of_two_locks_either_one_that_is_revoked_stops_the_push(
                 taken.append("yes")
 
             session.hook(at, "before", take)
-            entry_id = ""
             problem = None
             try:
-                entry_id = mine.start(locks=held).entry_id
-                ticket = mine.open_stage(entry_id)
-                mine.stage(ticket, build(mine, ticket, named(mine, entry_id, 6)))
-                mine.end(entry_id)
+                ticket = mine.start(locks=held, stager="build").ticket
+                assert ticket is not None
+                mine.publish(ticket, build(mine, ticket, named(mine, ticket.entry_id, 6)))
             except LockRevokedError as error:
                 problem = error
         if not taken:
             print(f"two locks, number {which} revoked: stopped at {stopped} of {at - 1} writes")
-            assert stopped >= 5
+            assert stopped >= least
             return
         published = bool(visible(table))
         assert published == (problem is None), f"write {at}: {problem}"

@@ -17,7 +17,7 @@ from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.zookeeper import ZooKeeperSettings
 from airflow_provider_segments.exceptions import EndRefusedError, StartRefusedError
 from tests.support.sessions import settings
-from tests.support.tables import make_table, named, push, registered, stage, states, visible
+from tests.support.tables import build, make_table, named, push, registered, stage, states, visible
 
 FORK = multiprocessing.get_context("fork")
 WRITERS = 8
@@ -66,10 +66,16 @@ def _member(
 
 
 def append(store: SegmentStore, writer: int, pushes: int, stop: Synchronized[int]) -> None:
-    """Pushes of two segments in two chunks, each run with an identity of its own."""
+    """Pushes of two segments in two chunks, each run with an identity of its own; every other one is published in one
+    transaction."""
     table = store.table("append")
     for number in range(pushes):
-        entry_id = table.start(identity=f"{writer}/{number}").entry_id
+        started = table.start(identity=f"{writer}/{number}", stager="build")
+        entry_id = started.entry_id
+        if number % 2:
+            assert started.ticket is not None
+            table.publish(started.ticket, build(table, started.ticket, named(table, entry_id, 2)))
+            continue
         stage(table, entry_id, named(table, entry_id, 2))
         table.end(entry_id)
     with stop.get_lock():

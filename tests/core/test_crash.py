@@ -7,6 +7,7 @@ call again, or a clean-up, brings everything to where one uninterrupted run woul
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
@@ -15,6 +16,8 @@ import pytest
 
 from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.lineage.guard import GuardState
+from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.replacement import stage as staging
 from airflow_provider_segments.core.retention import expiry
 from airflow_provider_segments.core.table import SegmentStore, Table
 from tests.support.children import dies
@@ -182,6 +185,58 @@ class EndWithPart(End):
         assert registered(self.table) == {"a", "b", "c", *self.names}
 
 
+class Publish(Case):
+    """A whole push by one process, announced and published; in a chunk that exists and in a new one."""
+
+    identity = "me"
+
+    def act(self, table: Table) -> None:
+        if "COMPLETED" in self.own(table).values():
+            return
+        started = table.start(["a", "b"], identity=self.identity, stager="build")
+        assert started.ticket is not None
+        names = named(table, started.entry_id, 3)
+        table.publish(started.ticket, build(table, started.ticket, names, chunks=("2013-01-01", "2013-03-01")))
+
+    def own(self, table: Table) -> dict[str, str]:
+        return {entry_id: state for entry_id, state in states(table).items() if entry_id != self.old}
+
+    def after(self) -> set[str]:
+        completed = [entry_id for entry_id, state in self.own(self.table).items() if state == "COMPLETED"]
+        return {"c", *named(self.table, completed[0], 3)} if completed else self.before
+
+    def check_done(self) -> None:
+        assert list(self.own(self.table).values()) == ["COMPLETED"]
+        assert registered(self.table) == {"a", "b", "c", *self.after()}
+
+
+class PublishAfterAnAttempt(Publish):
+    """An earlier attempt has registered some of its segments: it takes two steps, and those leave."""
+
+    def prepare(self) -> None:
+        ticket = self.table.start(["a", "b"], identity="me", stager="build").ticket
+        assert ticket is not None
+        lost = build(self.table, ticket, named(self.table, ticket.entry_id, 2))
+        guard = self.table._context.guard(ticket.entry_id).guard
+        staging._begin(self.table._context, ticket, guard)
+        payloads = staging.shard_payloads(self.table._context, ticket, lost)
+        self.table._context.registry.make_chunks(payloads)
+        staging._register(self.table._context, ticket, guard, payloads)
+
+
+class PublishUnderLocks(Publish):
+    """Its segments get versions under locks, which are given back."""
+
+    def prepare(self) -> None:
+        config = json.loads(json.dumps(dict(self.table.config().raw)))
+        config["segmentBuildConfig"] = {"segmentLocking": True}
+        self.store.apply_config(TableConfig.from_json(config))
+
+    def check_done(self) -> None:
+        super().check_done()
+        assert all(segment.version for segment in self.table.snapshot().segments if segment.name != "c")
+
+
 class Revert(Case):
     def prepare(self) -> None:
         self.begin()
@@ -327,6 +382,7 @@ class ExpireInParts(Expire):
 
 
 STEPS = [Start, ForcedStart, OpenStage, Stage, StageAgain, End, EndWithPart, Revert, RevertForced, Cleanup]
+STEPS += [Publish, PublishAfterAnAttempt, PublishUnderLocks]
 STEPS += [DropCompleted, RevertUnstaged, FoundReverted, Expire, ExpireInParts]
 
 
@@ -394,7 +450,7 @@ def test_a_step_killed_at_any_write_leaves_old_or_new_and_can_be_run_again(
 
 
 @pytest.mark.parametrize("landed", [False, True], ids=["before the write", "after the write"])
-@pytest.mark.parametrize("step", [Start, OpenStage, Stage, End, EndWithPart])
+@pytest.mark.parametrize("step", [Start, OpenStage, Stage, End, EndWithPart, Publish, PublishUnderLocks])
 def test_a_step_killed_at_any_write_can_also_be_given_up(
     store: SegmentStore, zk_hosts: str, step: Callable[[SegmentStore, str], Case], landed: bool
 ) -> None:

@@ -95,7 +95,7 @@ def stage_in_part(table: Table, ticket: StageTicket, segments: list[StagedSegmen
     """What a stage of many segments does before it is killed: register some, and not say that they are all."""
     guard = table._context.guard(ticket.entry_id).guard
     staging._begin(table._context, ticket, guard)
-    payloads = staging._payloads(table._context, ticket, segments)
+    payloads = staging.shard_payloads(table._context, ticket, segments)
     table._context.registry.make_chunks(payloads)
     staging._register(table._context, ticket, guard, payloads)
 

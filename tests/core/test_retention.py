@@ -666,7 +666,7 @@ def test_a_table_without_a_quota_pays_nothing_for_it(timed: SegmentStore, monkey
 def test_a_quota_holds_for_a_push_of_many_requests_too(timed: SegmentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would first say that it begins."""
     table = with_quota(timed, 5)
-    monkeypatch.setattr(type(table._context.registry), "in_one_request", lambda *_: [])
+    monkeypatch.setattr(type(table._context.registry), "in_one_request", lambda *_: None)
     ticket = table.open_stage(table.start().entry_id)
     over_quota(table, ticket, build(table, ticket, ["aa", "bb", "cc"]))
 

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 
 from airflow_provider_segments.core.cluster import Cluster
 from airflow_provider_segments.core.model.names import entry_tag
+from airflow_provider_segments.core.replacement.end import EndedEntry
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.retention import cleanup
 from airflow_provider_segments.core.storage import open_store
@@ -228,6 +229,47 @@ class TableMachine(RuleBasedStateMachine):
             push.held[ticket.attempt] = set(names)
             push.done = True
 
+    @rule(data=st.data(), force=st.booleans(), everything=st.booleans(), number=st.integers(1, 3), losses=LOSSES)
+    def publish_something(
+        self, data: st.DataObject, force: bool, everything: bool, number: int, losses: list[str]
+    ) -> None:
+        """A whole push again, its stage opened by itself and its end in the same transaction as its stage."""
+        known = len(self.pushes)
+        self.start(data, force, everything, [])
+        if len(self.pushes) > known:
+            self._open(self.pushes[-1], losses)
+            self._publish(*self.tickets[-1], number, losses)
+
+    @precondition(lambda self: self.tickets)
+    @rule(data=st.data(), number=st.integers(1, 3), newest=st.booleans(), losses=LOSSES)
+    def publish(self, data: st.DataObject, number: int, newest: bool, losses: list[str]) -> None:
+        self._publish(*(self.tickets[-1] if newest else data.draw(st.sampled_from(self.tickets))), number, losses)
+
+    def _publish(self, ticket: StageTicket, push: Push, number: int, losses: list[str]) -> None:
+        names = {f"{entry_tag(push.entry_id)}_{ticket.attempt}_{index}" for index in range(number)}
+        if push.state == "COMPLETED" and push.attempt == ticket.attempt and not push.dropped:
+            return  # the same call again succeeds, another one is refused: test_publish asks for both
+
+        def model() -> frozenset[str]:
+            self.check_known(push)
+            if push.state != "IN_PROGRESS":
+                raise Refused("completed", "reverted")
+            if push.attempt != ticket.attempt:
+                raise Refused("superseded")
+            if push.done and push.held[ticket.attempt] != names:
+                raise Refused("staged-differently")
+            in_two_steps = push.done or any(push.held.values())
+            if in_two_steps:
+                push.held[ticket.attempt], push.done = set(names), True
+            if self.refresh and not push.replaced and self.content:
+                raise Refused("refresh-must-replace")
+            return frozenset(names)
+
+        result = self.call(losses, model, self.table.publish, ticket, build(self.table, ticket, sorted(names)))
+        if result is not None:
+            push.done = True
+            self._completed(push, *result)
+
     @precondition(lambda self: self.pushes)
     @rule(data=st.data(), part=st.booleans(), losses=LOSSES)
     def end(self, data: st.DataObject, part: bool, losses: list[str]) -> None:
@@ -254,8 +296,11 @@ class TableMachine(RuleBasedStateMachine):
         result = self.call(losses, model, self.table.end, push.entry_id, wanted)
         if result is None or result[0] is None:
             return
-        push.brought = result[0]
-        assert set(result[1].segments_to) == push.brought
+        self._completed(push, *result)
+
+    def _completed(self, push: Push, brought: frozenset[str], ended: EndedEntry) -> None:
+        push.brought = brought
+        assert set(ended.segments_to) == push.brought
         push.held = {push.attempt: set(push.brought)}
         push.state, push.at_ms = "COMPLETED", self.hand.now_ms
         self.content = self.content - push.replaced | push.brought

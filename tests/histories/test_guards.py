@@ -233,7 +233,7 @@ def registered_while_ending(table: Table, _: HandClock) -> None:
     ticket = table.open_stage(entry_id, "second")
     guard = table._context.guard(entry_id).guard
     staging._begin(table._context, ticket, guard)
-    payloads = staging._payloads(table._context, ticket, build(table, ticket, ["b"], chunks=[DAY]))
+    payloads = staging.shard_payloads(table._context, ticket, build(table, ticket, ["b"], chunks=[DAY]))
     table._context.registry.make_chunks(payloads)
     with HookedSession.connect(settings(table.store.session.settings.hosts)) as session:
         session.hook(WRITES_BEFORE_SWITCH, "before", lambda: staging._register(table._context, ticket, guard, payloads))

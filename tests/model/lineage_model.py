@@ -26,7 +26,11 @@ TO_GONE = "revert checks that what it hides is still registered"
 LEASE = "deletion waits for older leases"
 LEASE_FIRST = "a reader takes its lease before it reads the chunks"
 ROOT_AGAIN = "a reader that takes its lease after its snapshot looks at the root again"
-ALL_GUARDS = frozenset({STAGE, SEAL, BORN, MARK, REMOVAL, ORDER, TO_GONE, LEASE, LEASE_FIRST, ROOT_AGAIN})
+PUBLISH = "the guard is checked when a push is published in one transaction"
+ALONE = "a push is published in one transaction only if no earlier attempt may have staged"
+ALL_GUARDS = frozenset(
+    {STAGE, SEAL, BORN, MARK, REMOVAL, ORDER, TO_GONE, LEASE, LEASE_FIRST, ROOT_AGAIN, PUBLISH, ALONE}
+)
 
 IN_PROGRESS, COMPLETED, REVERTED = "IN_PROGRESS", "COMPLETED", "REVERTED"
 OPEN, SEALED = "OPEN", "SEALED"
@@ -236,8 +240,9 @@ class Actors:
     def __init__(self, guards: frozenset[str] = ALL_GUARDS) -> None:
         self.on = guards
 
-    def starter(self, name: str, *, force: bool = False) -> Callable[..., Actor]:
-        """Replaces all it sees. Takes what is visible for known: that readers see it right is what readers check."""
+    def starter(self, name: str, *, force: bool = False, opens: bool = False) -> Callable[..., Actor]:
+        """Replaces all it sees. Takes what is visible for known: that readers see it right is what readers check.
+        ``opens`` gives out the first attempt in the same transaction."""
 
         def run() -> Actor:
             lineage = yield READ_LINEAGE
@@ -254,7 +259,7 @@ class Actors:
                 for entry, guard in zip(overlapping, guards, strict=True):
                     world = aborted(world, entry, guard) if guard.attempt else without(world, entry.name)
                 world = with_entry(world, Entry(name, IN_PROGRESS, replaced=world.truth))
-                return with_guard(world, Guard(name, OPEN, world.zxid))
+                return with_guard(world, Guard(name, OPEN, world.zxid, attempt=int(opens)))
 
             checked = guards[0] if guards else None
             if not (yield commit(f"start {name}", start, lineage=lineage, guard=checked)):
@@ -339,6 +344,50 @@ class Actors:
                 yield Become()
 
         return run
+
+    def publisher(self, name: str, attempt: int) -> Callable[..., Actor]:
+        """``publish``, as the attempt of that number: the first has opened its stage with the start. Staging and
+        ending, which is what it does where it may not take one transaction, are left to the other actors."""
+
+        def run(phase: str = "publish") -> Actor:
+            guard = yield read_guard(name)
+            if phase == "open":
+                if guard is None or guard.state not in (OPEN, SEALED) or guard.attempt != attempt - 1:
+                    return
+                opened = guard._replace(state=OPEN, attempt=attempt, done=False)
+                done = yield commit(f"open stage {attempt}", lambda world: with_guard(world, opened), guard=guard)
+                yield Become("publish" if done else "open")
+            if guard is None or guard.state not in (OPEN, SEALED) or guard.attempt != attempt:
+                return
+            if attempt > 1 and ALONE in self.on:
+                found: frozenset[Any] = frozenset()
+                for chunk in CHUNKS:
+                    found |= yield list_chunk(chunk)
+                if any(segment[0] == name for segment, _ in found):
+                    return
+            lineage = yield READ_LINEAGE
+            entry = entry_of(lineage.entries, name)
+            if entry is None or entry.state != IN_PROGRESS:
+                return
+            brought = frozenset((name, chunk, attempt) for chunk in CHUNKS)
+
+            def switch(world: World) -> World:
+                now = guard_of(world, name)
+                assert entry is not None and now is not None
+                for segment in brought:
+                    world = staged(world, (segment, guard.born))
+                truth = world.truth - entry.replaced | brought
+                world = with_entry(world, entry._replace(state=COMPLETED, brought=brought), truth)
+                return with_guard(world, now._replace(state=COMPLETED, done=True))
+
+            checked = guard if PUBLISH in self.on else None
+            if not (yield commit(f"publish {name}", switch, lineage=lineage, guard=checked)):
+                yield Become()
+
+        def begin(phase: str = "publish" if attempt == 1 else "open") -> Actor:
+            return run(phase)
+
+        return begin
 
     def reverter(self, name: str) -> Callable[..., Actor]:
         """``revert`` with force."""

@@ -3,7 +3,8 @@
 A row is seen if and only if the push that brought it is COMPLETED, no COMPLETED entry replaces its segment, and no
 later COMPLETED overwrite holds its time. :meth:`Model.oracle` is that sentence over rows; the package shows segments.
 Appends, overwrites (with and without rows), corrections and rewrites run beside each other, are aborted, rolled back,
-brought back and cleaned up; every step is one transaction, and after each step both must agree. No lock is modelled:
+brought back and cleaned up; every step is one transaction, and after each step both must agree. A push is staged and
+ended, or published in one transaction under the same checks. No lock is modelled:
 the order is kept by what ``end`` checks. Any guard can be switched off by its name.
 
 Time has three months, 1, 2 and 4 as bits; a segment is of one of them or of the year.
@@ -263,7 +264,10 @@ class Model:
         elif push.step == "drawn":
             made = () if plan.empty else (_segment(number, 0, plan.mask, push.version),)
             staged = _put(state, number, push._replace(step="staged", brought=tuple(one.name for one in made)))
-            yield f"stage {plan.name}", staged._replace(registered=state.registered | set(made))
+            staged = staged._replace(registered=state.registered | set(made))
+            yield f"stage {plan.name}", staged
+            if self._may_end(state, number, push):
+                yield f"publish {plan.name}", self._completed(staged, number)
         elif push.step == "staged" and self._may_end(state, number, push):
             yield f"end {plan.name}", self._completed(state, number)
         if push.step in ("drawn", "staged") and push.state == "IN_PROGRESS" and state.versions < 9:
@@ -327,7 +331,10 @@ class Model:
             return
         elif push.step == "started":
             staged = _put(state, number, push._replace(step="staged", brought=tuple(one.name for one in push.outputs)))
-            yield f"stage {plan.name}", staged._replace(registered=state.registered | set(push.outputs))
+            staged = staged._replace(registered=state.registered | set(push.outputs))
+            yield f"stage {plan.name}", staged
+            if self._may_end_rewrite(state, number, push):
+                yield f"publish {plan.name}", self._completed(staged, number)
         elif push.step == "staged" and self._may_end_rewrite(state, number, push):
             yield f"end {plan.name}", self._completed(state, number)
 

@@ -117,6 +117,50 @@ def forced_while_reading(one: Actors) -> tuple[World, dict[str, Actor]]:
     }
 
 
+def published_while_reading(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """A push that is published in one transaction, its roll-back and its clean-up, and a reader."""
+    return model.base(), {
+        "start": one.starter("p", opens=True),
+        "publish": one.publisher("p", 1),
+        "revert": one.reverter("p"),
+        "clean": one.cleaner("p"),
+        "read": one.reader(),
+    }
+
+
+def published_beside_a_retry(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """The process that was about to publish is taken for dead: its work is run again, aborted and cleaned up."""
+    return model.started(model.base(), "p", attempt=1), {
+        "publish": one.publisher("p", 1),
+        "build": one.stager("p", 2),
+        "end": one.ender("p"),
+        "revert": one.reverter("p"),
+        "clean": one.cleaner("p"),
+    }
+
+
+def published_by_a_retry(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """The second attempt would publish in one transaction; the first one has staged, and goes on."""
+    return model.started(model.base(), "p"), {
+        "zombie": one.stager("p", 1),
+        "publish": one.publisher("p", 2),
+        "end": one.ender("p"),
+        "revert": one.reverter("p"),
+        "clean": one.cleaner("p"),
+    }
+
+
+def published_under_force(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """A forced start takes the place of a push that is about to be published, and is published itself."""
+    return model.started(model.base(), "p", attempt=1), {
+        "publish p": one.publisher("p", 1),
+        "force q": one.starter("q", force=True, opens=True),
+        "publish q": one.publisher("q", 1),
+        "revert q": one.reverter("q"),
+        "clean p": one.cleaner("p"),
+    }
+
+
 def leases(one: Actors) -> tuple[World, dict[str, Actor]]:
     """A reader holds a lease while what it reads is reverted, cleaned up and deleted."""
     return model.ended(model.base(), "p"), {
@@ -135,6 +179,7 @@ def late_leases(one: Actors) -> tuple[World, dict[str, Actor]]:
 
 DEFAULT: list[Scenario] = [
     push_while_reading, zombie, part, roll_back, two_readers, overtaken, chain, forced, leases, late_leases,
+    published_while_reading, published_beside_a_retry, published_by_a_retry, published_under_force,
 ]  # fmt: skip
 LARGE: list[Scenario] = [zombie_while_reading, chain_while_reading, forced_while_reading]
 
@@ -177,6 +222,10 @@ def test_no_interleaving_of_the_large_models_is_bad(scenario: Scenario) -> None:
         (model.LEASE_FIRST, leases, model.OBJECT_GONE),
         (model.LEASE, late_leases, model.OBJECT_GONE),
         (model.ROOT_AGAIN, late_leases, model.OBJECT_GONE),
+        (model.PUBLISH, published_beside_a_retry, model.OUTSIDE_TO),
+        (model.ALONE, published_by_a_retry, model.OUTSIDE_TO),
+        (model.BORN, published_while_reading, model.MIX),
+        (model.ORDER, published_while_reading, model.GAP),
     ],
     ids=[
         "stage",
@@ -190,6 +239,10 @@ def test_no_interleaving_of_the_large_models_is_bad(scenario: Scenario) -> None:
         "lease-first",
         "late-lease",
         "root-again",
+        "publish",
+        "alone",
+        "published-born",
+        "published-order",
     ],
 )
 def test_each_guard_is_needed(guard: str, scenario: Scenario, expected: str) -> None:

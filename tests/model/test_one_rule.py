@@ -13,7 +13,7 @@ import pytest
 
 from tests.model.one_rule import YEAR, Model, Plan, append, correction, overwrite, rewrite, some_table
 
-KINDS = {"start", "stage", "end", "abort", "revert", "bring", "mark", "remove", "drop", "new"}
+KINDS = {"start", "stage", "end", "publish", "abort", "revert", "bring", "mark", "remove", "drop", "new"}
 
 SCENES: dict[str, Sequence[Plan]] = {
     "append, overwrite": [append("A"), overwrite("O")],

@@ -170,7 +170,7 @@ def test_another_process_goes_on_after_the_lease_of_one_that_was_killed(store: S
         with own_key_partitions(opened, "first", lease_ms=2_000) as lock:
             ingestor = UpsertIngestor(opened, locks=(lock,), cache=tmp_path / "first")
             ingestor.ingest(to_arrow(FIRST))
-            session.at = session.writes + 3
+            session.at = session.writes + 2
             ingestor.ingest(to_arrow(SECOND))
 
     assert dies(work)

@@ -200,21 +200,16 @@ class Registry:
             if isinstance(op, Create)
         }
 
-    def in_one_request(self, payloads: Mapping[str, bytes]) -> list[Op]:
-        """The operations that create the shards, when one request can hold them all beside a guard; else nothing."""
+    def in_one_request(self, payloads: Mapping[str, bytes]) -> list[Op] | None:
+        """The operations that create the shards, when one request can hold them all beside a guard; else ``None``."""
         creates: list[Op] = [Create(path, data) for path, data in payloads.items()]
         if len(creates) > 900 or request_size(creates) > MAX_REQUEST - _GUARD_ROOM:
-            return []
+            return None
         return creates
 
     def make_chunks(self, shard_paths: Iterable[str]) -> None:
-        """Make the chunks of these shards that are missing; one listing tells which."""
-        parents = {path.rpartition("/")[0] for path in shard_paths}
-        if not parents:
-            return
-        there = {f"{self.path}/{chunk}" for chunk in self._session.children(self.path)}
-        if missing := parents - there:
-            self._session.ensure(missing)
+        """Make the chunks of these shards that are missing."""
+        self._session.ensure({path.rpartition("/")[0] for path in shard_paths})
 
     def remove_empty_chunks(self) -> int:
         """Remove the znodes of time chunks without shards; returns how many went.

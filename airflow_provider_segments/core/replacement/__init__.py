@@ -17,6 +17,9 @@ if TYPE_CHECKING:
         overwrite as overwrite,
     )
     from airflow_provider_segments.core.replacement import (
+        publish as publish,
+    )
+    from airflow_provider_segments.core.replacement import (
         revert as revert,
     )
     from airflow_provider_segments.core.replacement import (

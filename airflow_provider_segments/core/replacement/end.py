@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry, Overwrite
@@ -73,12 +73,12 @@ def end(
         if entry is None:
             return _cleaned_away(context, stored.lineage, entry_id)
         if entry.state is EntryState.COMPLETED:
-            return _already(context, entry)
+            return already(context, entry)
         prepared = _prepare(context, entry, wanted, allow_empty=allow_empty)
         prepared = replace(prepared, switch=switch)
         try:
-            ended = context.retried("end", lambda: _switch(context, prepared))
-        except _SealBroken as broken:
+            ended = context.retried("end", lambda: switch_on(context, prepared))
+        except GuardChangedError as broken:
             raise broken.conflict from broken
         _finish(context, prepared.guard)
         return ended
@@ -101,15 +101,16 @@ class _Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
+class Prepared:
     """A push that may be switched on as long as its guard stays at the version that sealed it. ``records`` become its
     ``to``, with ``times`` their time chunks and versions. ``attempts`` brought them; ``None`` where nothing else is
-    registered."""
+    registered. ``creates`` register them, where they are not staged yet (else ``None``)."""
 
     guard: StoredGuard
     records: dict[str, SegmentRecord]
     times: tuple[SegmentTime, ...]
     attempts: frozenset[str] | None
+    creates: tuple[Op, ...] | None = None
     seen: _Seen = field(default_factory=_Seen)
     switch: Switch | None = None
 
@@ -126,8 +127,8 @@ class _Prepared:
         return merge_touching((*asked, *brought))
 
 
-class _SealBroken(Exception):  # noqa: N818 - a signal inside this module
-    """The guard has changed since the seal: what was checked may no longer be what is staged."""
+class GuardChangedError(Exception):
+    """The guard has changed since it was sealed or read: what was checked may no longer be what is staged."""
 
     def __init__(self, conflict: CommitConflictError) -> None:
         super().__init__(str(conflict))
@@ -136,15 +137,15 @@ class _SealBroken(Exception):  # noqa: N818 - a signal inside this module
 
 def _prepare(
     context: TableContext, entry: LineageEntry, wanted: tuple[str, ...] | None, *, allow_empty: bool
-) -> _Prepared:
+) -> Prepared:
     """Seal the entry, then check everything that cannot change while it stays sealed."""
     _check_not_reverted(context, entry)
     guard = _seal(context, entry.entry_id)
     staged = sort_out(guard.guard, context.registry.of_entry(entry.entry_id))
     records = _chosen(context, entry, guard, staged, wanted)
     if not records:
-        _check_may_be_empty(context, entry, guard, allow_empty=allow_empty)
-    _check_objects(context, entry, records)
+        check_may_be_empty(context, entry, guard, allow_empty=allow_empty)
+    check_objects(context, entry.entry_id, records)
     times = [
         SegmentTime(record.name, parse_chunk(shard.chunk_of(record)), record.version)
         for shard in staged.current
@@ -153,10 +154,10 @@ def _prepare(
     ]
     is_partial = bool(staged.leftover) or sum(len(shard.records) for shard in staged.current) > len(records)
     attempts = frozenset(shard.name.attempt_name for shard in staged.current) if is_partial else None
-    return _Prepared(guard, records, tuple(times), attempts)
+    return Prepared(guard, records, tuple(times), attempts)
 
 
-def _check_may_be_empty(context: TableContext, entry: LineageEntry, guard: StoredGuard, *, allow_empty: bool) -> None:
+def check_may_be_empty(context: TableContext, entry: LineageEntry, guard: StoredGuard, *, allow_empty: bool) -> None:
     """Nothing is staged. That may be meant; but an entry into which nothing was ever built, of work that has built and
     completed another one, is the trace of a start that was run again without its build: to end it would take away what
     the other one has brought."""
@@ -164,7 +165,7 @@ def _check_may_be_empty(context: TableContext, entry: LineageEntry, guard: Store
     if earlier is not None:
         raise _refused(
             context,
-            entry,
+            entry.entry_id,
             NOT_BUILT,
             f"nothing was built into this entry: the same work has completed entry {earlier} before, "
             "and was started again without its build",
@@ -176,7 +177,7 @@ def _check_may_be_empty(context: TableContext, entry: LineageEntry, guard: Store
     hint = f"An empty end, if it is allowed, only removes what the entry replaces ({count(replaced, 'segment')})."
     if not guard.guard.stages:
         hint = f"Run the build first. {hint}"
-    raise _refused(context, entry, "nothing-staged", "no segment was staged", hint)
+    raise _refused(context, entry.entry_id, "nothing-staged", "no segment was staged", hint)
 
 
 def _completed_by(context: TableContext, identity: str | None) -> str | None:
@@ -210,12 +211,15 @@ def _chosen(
         wanted = entry.segments_to or tuple(by_name)
     elif entry.joined_to and (extra := set(wanted).difference(entry.segments_to)):
         raise _refused(
-            context, entry, "not-announced", f"{describe_names(extra)} was not announced when the entry was started"
+            context,
+            entry.entry_id,
+            "not-announced",
+            f"{describe_names(extra)} was not announced when the entry was started",
         )
     if guard.guard.rewrite is not None and len(set(wanted)) < len(by_name):
         raise _refused(
             context,
-            entry,
+            entry.entry_id,
             "rewrite-in-part",
             f"the rows of what it replaces are in {count(len(by_name), 'segment')}, "
             f"and only {len(set(wanted))} of them would be visible",
@@ -223,7 +227,11 @@ def _chosen(
         )
     if absent := [name for name in wanted if name not in by_name]:
         raise _refused(
-            context, entry, "not-staged", f"{describe_names(absent)} of 'to' was not staged", "Run the build again."
+            context,
+            entry.entry_id,
+            "not-staged",
+            f"{describe_names(absent)} of 'to' was not staged",
+            "Run the build again.",
         )
     return {name: by_name[name] for name in wanted}
 
@@ -238,7 +246,7 @@ def _by_name(context: TableContext, entry: LineageEntry, staged: Staged) -> dict
     if len(by_name) != total:
         raise _refused(
             context,
-            entry,
+            entry.entry_id,
             "staged-twice",
             f"{count(total, 'segment')} were staged under {count(len(by_name), 'name')}",
             "Give each stager names of its own and run the builds again.",
@@ -252,7 +260,7 @@ def _check_complete(context: TableContext, entry: LineageEntry, guard: StoredGua
     if staged != found:
         raise _refused(
             context,
-            entry,
+            entry.entry_id,
             "staged-incomplete",
             f"{staged} segments were staged, {found} are registered",
             "Run the build again, or name the segments that are to become visible.",
@@ -264,20 +272,26 @@ def _check_stages_done(context: TableContext, entry: LineageEntry, guard: Stored
         if not stage.done:
             raise _refused(
                 context,
-                entry,
+                entry.entry_id,
                 "stage-unfinished",
                 f"attempt {stage.attempt} of {stager!r} was opened but has not staged its segments",
                 "Run the build again, or revert the entry.",
             )
 
 
-def _switch(context: TableContext, prepared: _Prepared) -> EndedEntry:
-    """The one compare-and-set. The lineage is read anew for every try; the seal vouches for the rest."""
+def switch_on(context: TableContext, prepared: Prepared) -> EndedEntry:
+    """The one compare-and-set. The lineage is read anew for every try; the guard's version vouches for the rest.
+
+    Raises :class:`GuardChangedError`, :class:`EndRefusedError`, and what the session's ``commit`` does.
+    """
     guard, records = prepared.guard, prepared.records
     stored = context.records.read()
     entry = stored.lineage.find(guard.entry_id)
     if entry.state is EntryState.COMPLETED:
-        return _already(context, entry)
+        if prepared.creates is not None:  # by this attempt, whose reply was lost, or by another one: the guard tells
+            check = Check(context.records.guard_path(entry.entry_id), guard.version)
+            raise GuardChangedError(CommitConflictError(check, "settled meanwhile"))
+        return already(context, entry)
     _check_not_reverted(context, entry)
     context.check_not_dropped(stored.lineage, EndRefusedError, "end")
     fence = context.fence(guard.guard)  # before what follows from a lost lock is told
@@ -292,18 +306,18 @@ def _switch(context: TableContext, prepared: _Prepared) -> EndedEntry:
     write = context.records.write(stored, changed)
     before = context.clock.monotonic()
     try:
-        ops = [write, context.records.write_guard(entry.entry_id, guard, settled), *checks, *fence]
-        context.commit(ops, "ended", entry.entry_id, guard.guard.identity)
+        own = [context.records.write_guard(entry.entry_id, guard, settled), *(prepared.creates or ())]
+        context.commit([write, *own, *checks, *fence], "ended", entry.entry_id, guard.guard.identity)
     except CommitConflictError as conflict:
-        if conflict.op.path == context.records.guard_path(entry.entry_id):
-            raise _SealBroken(conflict) from conflict
+        if conflict.op in own:
+            raise GuardChangedError(conflict) from conflict
         raise
     took = (context.clock.monotonic() - before) * 1000
     rows, size = _totals(records.values())
     return EndedEntry(entry.entry_id, entry.segments_from, tuple(records), rows, size, already=False, switch_ms=took)
 
 
-def _completed(lineage: Lineage, entry: LineageEntry, prepared: _Prepared, now_ms: int) -> Lineage:
+def _completed(lineage: Lineage, entry: LineageEntry, prepared: Prepared, now_ms: int) -> Lineage:
     """The lineage after the switch, with the marks of the entry."""
     changed = lineage.put(entry.moved_to(EntryState.COMPLETED, now_ms, prepared.records))
     changed = changed.with_overwrite(prepared.overwrites())
@@ -317,7 +331,7 @@ def _completed(lineage: Lineage, entry: LineageEntry, prepared: _Prepared, now_m
 
 def _check_not_reverted(context: TableContext, entry: LineageEntry) -> None:
     if entry.state is EntryState.REVERTED:
-        raise _refused(context, entry, "reverted", "the entry was REVERTED", "Start a new replacement.")
+        raise _refused(context, entry.entry_id, "reverted", "the entry was REVERTED", "Start a new replacement.")
 
 
 def _check_names(
@@ -330,14 +344,18 @@ def _check_names(
         return
     hint = "Build again under new names."
     if conflict := check_to_names(stored.lineage, entry.entry_id, plain):
-        raise _refused(context, entry, conflict[0], conflict[1], hint)
+        raise _refused(context, entry.entry_id, conflict[0], conflict[1], hint)
     if present := plain & context.settled_names(stored.lineage, entry.entry_id):
         raise _refused(
-            context, entry, "to-registered", f"{describe_names(present)} is already registered in the table", hint
+            context,
+            entry.entry_id,
+            "to-registered",
+            f"{describe_names(present)} is already registered in the table",
+            hint,
         )
 
 
-def _check_order(context: TableContext, lineage: Lineage, entry: LineageEntry, prepared: _Prepared) -> None:
+def _check_order(context: TableContext, lineage: Lineage, entry: LineageEntry, prepared: Prepared) -> None:
     """The push is the latest wherever it shares time with an overwrite: see :mod:`..versions.order`."""
     if prepared.guard.guard.rewrite is not None:
         return  # it brings no rows of its own, and its inputs are in their places
@@ -347,7 +365,7 @@ def _check_order(context: TableContext, lineage: Lineage, entry: LineageEntry, p
     if overtaken := find_overtaken(lineage, [*prepared.times, *own]):
         raise _refused(
             context,
-            entry,
+            entry.entry_id,
             "overtaken",
             f"{overtaken.name!r} of {overtaken.interval} would lie beneath an overwrite that was completed meanwhile",
             again if overwrites else "Run the build again: it takes a new lock, and with it a later version.",
@@ -355,7 +373,7 @@ def _check_order(context: TableContext, lineage: Lineage, entry: LineageEntry, p
     if overwrites and (newer := find_newer(overwrites, _registered_times(context, lineage, overwrites, prepared))):
         raise _refused(
             context,
-            entry,
+            entry.entry_id,
             "overtaken",
             f"{newer.name!r} of {newer.interval} was pushed under a later version than this overwrite has",
             again,
@@ -363,7 +381,7 @@ def _check_order(context: TableContext, lineage: Lineage, entry: LineageEntry, p
 
 
 def _registered_times(
-    context: TableContext, lineage: Lineage, overwrites: Sequence[Overwrite], prepared: _Prepared
+    context: TableContext, lineage: Lineage, overwrites: Sequence[Overwrite], prepared: Prepared
 ) -> Iterable[SegmentTime]:
     """All segments in the time of ``overwrites`` whose push was completed, also those that were rolled back."""
     start = min(one.start_ms for one in overwrites)
@@ -378,7 +396,7 @@ def _registered_times(
     return (one for some in times.values() for one in some)
 
 
-def _check_inputs(context: TableContext, lineage: Lineage, entry: LineageEntry, prepared: _Prepared) -> None:
+def _check_inputs(context: TableContext, lineage: Lineage, entry: LineageEntry, prepared: Prepared) -> None:
     """What a rewrite has read of its inputs is what readers see of them. It has waited for every overwrite that could
     be rolled back, so only one that has come or was rolled back meanwhile could have changed that."""
     rewrite = prepared.guard.guard.rewrite
@@ -387,7 +405,7 @@ def _check_inputs(context: TableContext, lineage: Lineage, entry: LineageEntry, 
     if overwrites_above(lineage, rewrite.interval, rewrite.oldest).difference(rewrite.overwrites):
         raise _refused(
             context,
-            entry,
+            entry.entry_id,
             INPUTS_OVERWRITTEN,
             f"an overwrite in {rewrite.interval} was completed or rolled back since its inputs were read",
             "Run the work again.",
@@ -402,34 +420,34 @@ def _check_replaces_all(context: TableContext, stored: StoredLineage, entry: Lin
     if visible := context.visible_under(stored):
         raise _refused(
             context,
-            entry,
+            entry.entry_id,
             "refresh-must-replace",
             f"the REFRESH table shows {count(len(visible), 'segment')} not there when the entry was started",
             "Start a new replacement.",
         )
 
 
-def _check_objects(context: TableContext, entry: LineageEntry, records: dict[str, SegmentRecord]) -> None:
+def check_objects(context: TableContext, entry_id: str, records: Mapping[str, SegmentRecord]) -> None:
     """Every object of ``to`` exists with the recorded size, by one listing of the entry's prefix."""
     if not records:
         return
-    prefix = entry_prefix(context.table, entry.entry_id)
+    prefix = entry_prefix(context.table, entry_id)
     sizes = {one.key: one.bytes for one in context.cluster.storage.list(prefix)}
     expected = {prefix + record.file: record.bytes for record in records.values()}
     if expected.items() <= sizes.items():
         return
     if missing := [key for key in expected if key not in sizes]:
         detail = f"{len(missing)} of {len(expected)} objects do not exist: {describe_names(missing)}"
-        raise _refused(context, entry, "object-missing", detail, "Run the build again.")
+        raise _refused(context, entry_id, "object-missing", detail, "Run the build again.")
     wrong = [key for key, size in expected.items() if sizes[key] != size]
     detail = (
         f"{len(wrong)} of {len(expected)} objects have another size than was staged: "
         f"{wrong[0]!r} has {sizes[wrong[0]]:,} bytes, not {expected[wrong[0]]:,}"
     )
-    raise _refused(context, entry, "object-size", detail, "Run the build again.")
+    raise _refused(context, entry_id, "object-size", detail, "Run the build again.")
 
 
-def _check_from(context: TableContext, stored: StoredLineage, entry: LineageEntry, prepared: _Prepared) -> list[Op]:
+def _check_from(context: TableContext, stored: StoredLineage, entry: LineageEntry, prepared: Prepared) -> list[Op]:
     """Every ``from`` is still registered. It was visible when the entry was born: only a removal since can have
     changed that, and the root remembers the last one, so the names are read only when there was one that no earlier
     try has seen. The root's version is checked in the switching transaction."""
@@ -443,7 +461,7 @@ def _check_from(context: TableContext, stored: StoredLineage, entry: LineageEntr
     if gone := [name for name in entry.segments_from if name not in registered]:
         raise _refused(
             context,
-            entry,
+            entry.entry_id,
             "from-gone",
             f"{describe_names(gone)} of 'from' was removed from the table",
             "Abort the entry: revert it with --force (force=True).",
@@ -463,7 +481,7 @@ def _check_seen(context: TableContext, lineage: Lineage, entry: LineageEntry) ->
     if lost := fallen_back.intersection(rewrites):
         raise _refused(
             context,
-            entry,
+            entry.entry_id,
             "from-not-seen",
             f"segments of the rewrite {min(lost)} were lost since, so readers see what that replaced instead of 'from'",
             "Abort the entry (revert it with --force, force=True), revert that rewrite, and start a new replacement.",
@@ -497,8 +515,8 @@ def remove_rest(context: TableContext, entry_id: str) -> None:
     context.retried("end", attempt)
 
 
-def _already(context: TableContext, entry: LineageEntry) -> EndedEntry:
-    """An earlier attempt has completed the entry, and may not have come to what follows."""
+def already(context: TableContext, entry: LineageEntry) -> EndedEntry:
+    """What an earlier attempt has completed. It may not have come to what follows, so that is done here."""
     guard = context.records.guard(entry.entry_id)
     if guard is not None:
         _finish(context, guard)
@@ -525,5 +543,5 @@ def _totals(records: Collection[SegmentRecord]) -> tuple[int, int]:
     return sum(record.rows for record in records), sum(record.bytes for record in records)
 
 
-def _refused(context: TableContext, entry: LineageEntry, rule: str, detail: str, hint: str = "") -> EndRefusedError:
-    return EndRefusedError(rule, f"end refused: {detail}", table=context.table, entry_id=entry.entry_id, hint=hint)
+def _refused(context: TableContext, entry_id: str, rule: str, detail: str, hint: str = "") -> EndRefusedError:
+    return EndRefusedError(rule, f"end refused: {detail}", table=context.table, entry_id=entry_id, hint=hint)

@@ -43,6 +43,11 @@ class StageTicket:
     attempt: int
     prefix: str
 
+    @classmethod
+    def of(cls, table: str, entry_id: str, born: int, stager: str, attempt: int) -> StageTicket:
+        """The ticket of one attempt."""
+        return cls(table, entry_id, born, stager, attempt, entry_prefix(table, entry_id))
+
     @property
     def generation(self) -> str:
         """Tells this attempt's objects from those of every other push and attempt, whatever their names."""
@@ -75,7 +80,7 @@ def open_stage(context: TableContext, entry_id: str, stager: str = "build") -> S
         number = 1 if before is None else before.attempt + 1
         opened = stored.guard.with_stage(stager, Stage(number)).without_locks_of(stage_task(entry_id, stager))
         context.session.commit([context.records.write_guard(entry_id, stored, opened)])
-        return StageTicket(context.table, entry_id, stored.born, stager, number, entry_prefix(context.table, entry_id))
+        return StageTicket.of(context.table, entry_id, stored.born, stager, number)
 
     return context.retried("open_stage", attempt)
 
@@ -86,35 +91,30 @@ def stage(context: TableContext, ticket: StageTicket, segments: Sequence[StagedS
     Repeating a call with the same segments succeeds, however far the earlier one came. Raises
     :class:`InvalidNameError`, :class:`EntryNotFoundError`, :class:`StageRefusedError` and :class:`RecordTooLargeError`.
     """
-    _check_segments(ticket, segments)
-    totals = StagedPush(
-        ticket.entry_id,
-        len(segments),
-        sum(item.record.rows for item in segments),
-        sum(item.record.bytes for item in segments),
-    )
+    totals = check_segments(ticket, segments)
     opened = context.retried("stage", lambda: _current(context, ticket)).guard
     if opened.stages[ticket.stager].done:
-        _check_same(ticket, opened.stages[ticket.stager], totals)
+        check_same(ticket, opened.stages[ticket.stager], totals)
         return totals
-    _check_rewrite(ticket, opened, segments)
-    _check_names(context, ticket, opened, segments)
-    if opened.has_quota:
-        check_quota(context, ticket.entry_id, ticket.stager, totals.bytes)
-    segments, opened = _placed(context, ticket, opened, segments)
-    payloads = _payloads(context, ticket, segments)
-    creates = [] if opened.stages[ticket.stager].begun else context.registry.in_one_request(payloads)
-    if not creates:
+    segments, opened = place(context, ticket, opened, segments)
+    payloads = shard_payloads(context, ticket, segments)
+    creates = None if opened.stages[ticket.stager].begun else context.registry.in_one_request(payloads)
+    if creates is None:
         context.retried("stage", lambda: _begin(context, ticket, opened))
         context.retried("stage", lambda: _register(context, ticket, opened, payloads))
-    context.retried("stage", lambda: _finish(context, ticket, totals, opened, creates))
+    context.retried("stage", lambda: _finish(context, ticket, totals, opened, creates or ()))
     return totals
 
 
-def _placed(
+def place(
     context: TableContext, ticket: StageTicket, opened: Guard, segments: Sequence[StagedSegment]
 ) -> tuple[Sequence[StagedSegment], Guard]:
-    """The segments with their places, and the guard that relies on the locks taken for them."""
+    """Check that the entry takes ``segments``, and give them their places; also returns the guard that relies on the
+    locks taken for them. Raises what :func:`stage` does."""
+    _check_rewrite(ticket, opened, segments)
+    _check_names(context, ticket, opened, segments)
+    if opened.has_quota:
+        check_quota(context, ticket.entry_id, ticket.stager, sum(item.record.bytes for item in segments))
     has_version = opened.placed or (opened.rewrite is not None and opened.rewrite.version > 0)
     if not has_version or not segments:
         return segments, opened
@@ -170,25 +170,36 @@ def _check_nothing_else(context: TableContext, ticket: StageTicket, payloads: di
 
 
 def _finish(
-    context: TableContext, ticket: StageTicket, totals: StagedPush, relying: Guard, creates: Sequence[Op] = ()
+    context: TableContext, ticket: StageTicket, totals: StagedPush, relying: Guard, creates: Sequence[Op]
 ) -> None:
     """Say that all of it is staged. ``creates`` are the shards of a push so small that the same transaction makes them:
     then either everything is staged or nothing is, and the guard tells a try whose reply was lost that it landed."""
     stored = _current(context, ticket)
     mine = stored.guard.stages[ticket.stager]
     if mine.done:
-        _check_same(ticket, mine, totals)
+        check_same(ticket, mine, totals)
         return
-    done = Stage(ticket.attempt, begun=True, done=True, segments=totals.segments, rows=totals.rows, bytes=totals.bytes)
-    finished = stored.guard.with_locks(relying.own_locks).with_stage(ticket.stager, done)
+    finished = stored.guard.with_locks(relying.own_locks).with_stage(ticket.stager, finished_stage(ticket, totals))
     write = context.records.write_guard(ticket.entry_id, stored, finished)
     context.registry.make_chunks(create.path for create in creates)  # again in each attempt: an empty chunk may go
     context.session.commit([write, *creates, *context.fence(finished)])
 
 
+def finished_stage(ticket: StageTicket, totals: StagedPush) -> Stage:
+    """The progress of a stager whose attempt has staged all it has."""
+    return Stage(ticket.attempt, begun=True, done=True, segments=totals.segments, rows=totals.rows, bytes=totals.bytes)
+
+
 def _current(context: TableContext, ticket: StageTicket) -> StoredGuard:
-    """The guard, when the ticket still is the one that may stage."""
+    """The guard, when the ticket still is the one that may stage. Raises :class:`EntryNotFoundError` and
+    :class:`StageRefusedError`."""
     stored = context.guard(ticket.entry_id)
+    check_current(context, ticket, stored)
+    return stored
+
+
+def check_current(context: TableContext, ticket: StageTicket, stored: StoredGuard) -> None:
+    """Raise :class:`StageRefusedError` unless the ticket still is the one that may stage."""
     _check_open(context, ticket.entry_id, stored)
     if stored.born != ticket.born:
         raise _refused(ticket, "other-entry", "the entry was dropped and made anew since this stage was opened")
@@ -200,7 +211,6 @@ def _current(context: TableContext, ticket: StageTicket) -> StoredGuard:
             "superseded",
             f"attempt {ticket.attempt} of {ticket.stager!r} was superseded; the newest is {newest}",
         )
-    return stored
 
 
 def _check_open(context: TableContext, entry_id: str, stored: StoredGuard) -> None:
@@ -215,7 +225,8 @@ def _check_open(context: TableContext, entry_id: str, stored: StoredGuard) -> No
         )
 
 
-def _check_segments(ticket: StageTicket, segments: Sequence[StagedSegment]) -> None:
+def check_segments(ticket: StageTicket, segments: Sequence[StagedSegment]) -> StagedPush:
+    """Check what segments say of themselves; returns their totals. Raises :class:`InvalidNameError`."""
     check_segment_names(item.record.name for item in segments)
     files = [item.record.file for item in segments]
     if len(set(files)) != len(files):
@@ -232,6 +243,8 @@ def _check_segments(ticket: StageTicket, segments: Sequence[StagedSegment]) -> N
             raise InvalidNameError(
                 f"segment {record.name!r}: its chunk, its place and where it lives are not the build's to say"
             )
+    rows, size = (sum(getattr(item.record, name) for item in segments) for name in ("rows", "bytes"))
+    return StagedPush(ticket.entry_id, len(segments), rows, size)
 
 
 def _check_rewrite(ticket: StageTicket, guard: Guard, segments: Sequence[StagedSegment]) -> None:
@@ -264,14 +277,16 @@ def _check_names(context: TableContext, ticket: StageTicket, guard: Guard, segme
         raise _refused(ticket, "to-registered", f"{describe_names(present)} is already registered in the table")
 
 
-def _check_same(ticket: StageTicket, mine: Stage, totals: StagedPush) -> None:
+def check_same(ticket: StageTicket, mine: Stage, totals: StagedPush) -> None:
+    """Raise :class:`StageRefusedError` (``staged-differently``) unless the finished ``mine`` has these totals."""
     if (mine.segments, mine.rows, mine.bytes) != (totals.segments, totals.rows, totals.bytes):
         raise _staged_differently(
             ticket, f"this attempt has already staged {count(mine.segments, 'segment')} with {count(mine.rows, 'row')}"
         )
 
 
-def _payloads(context: TableContext, ticket: StageTicket, segments: Sequence[StagedSegment]) -> dict[str, bytes]:
+def shard_payloads(context: TableContext, ticket: StageTicket, segments: Sequence[StagedSegment]) -> dict[str, bytes]:
+    """Paths and contents of the shards that register ``segments``."""
     by_chunk: dict[str, list[SegmentRecord]] = {}
     for item in segments:
         by_chunk.setdefault(item.chunk, []).append(item.record)

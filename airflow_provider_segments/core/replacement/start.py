@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 
+from airflow_provider_segments.core.binding import StoreRole, check_store
 from airflow_provider_segments.core.lineage.entries import EntryState, Lineage, LineageEntry
-from airflow_provider_segments.core.lineage.guard import Guard, GuardState, HeldTime, Rewrite
+from airflow_provider_segments.core.lineage.guard import Guard, GuardState, HeldTime, Rewrite, Stage
 from airflow_provider_segments.core.lineage.hiding import hidden_names
 from airflow_provider_segments.core.lineage.records import StoredLineage
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import ALL_TIME, Interval, parse_chunk
-from airflow_provider_segments.core.model.names import check_segment_names, describe_names, entry_id_for
+from airflow_provider_segments.core.model.names import (
+    check_segment_names,
+    check_stager_name,
+    describe_names,
+    entry_id_for,
+)
 from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.replacement.rules import StartDecision, StartRequest, decide_start
+from airflow_provider_segments.core.replacement.stage import StageTicket, open_stage
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.versions.order import (
     SegmentTime,
@@ -41,7 +48,7 @@ class StartedEntry:
 
     ``reverted`` and ``cleaning`` are ids of entries that a forced start reverted, and whose replaced segments it let
     go. ``cuts`` has, for a rewrite, the parts of their time in which inputs are visible that an overwrite hides in
-    part: only rows of those may be written.
+    part: only rows of those may be written. ``ticket`` is that of the stage that was opened with the start, if any.
     """
 
     entry_id: str
@@ -52,6 +59,7 @@ class StartedEntry:
     reverted: tuple[str, ...] = ()
     cleaning: tuple[str, ...] = ()
     cuts: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
+    ticket: StageTicket | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,7 @@ class StartOptions:
     the time chunks of what it brings under such a lock are overwritten anyway. ``rewrite`` names the time chunk into
     which the push writes the rows of what it replaces, and no others. ``moves_rows`` says that the push is a compaction
     of an upsert table: no other push may replace segments there, for the validity of their rows would be lost.
+    ``stager`` opens a stage of that name at once, in the transaction that makes the entry.
     """
 
     identity: str | None = None
@@ -72,6 +81,7 @@ class StartOptions:
     overwrites: Sequence[Interval] = ()
     rewrite: str | None = None
     moves_rows: bool = False
+    stager: str | None = None
 
 
 def start(
@@ -93,6 +103,9 @@ def start(
     given = segments_from if isinstance(segments_from, AllVisible) else check_segment_names(segments_from)
     announced = check_segment_names(segments_to)
     who = options.identity or context.clock.new_id()
+    if options.stager is not None:
+        check_stager_name(options.stager)
+        check_store(context.cluster, StoreRole.PRIMARY, bind=True)
     look = _Look(context, given, announced, options.rewrite, is_refresh=config.is_refresh)
 
     def attempt() -> StartedEntry:
@@ -112,6 +125,8 @@ def start(
             wanted = wanted.overwriting(_held(context, wanted, options.overwrites))
         if running is not None:
             return _resume(context, look, stored.lineage, running, wanted, options)
+        if options.stager is not None:
+            wanted = wanted.with_stage(options.stager, Stage(1))
         names = visible if isinstance(given, AllVisible) else given
         if names and stored.lineage.upsert is not None and not options.moves_rows:
             raise StartRefusedError(
@@ -133,7 +148,12 @@ def start(
         )
         return _commit(context, stored, request, decide_start(stored.lineage, request), guard, cuts)
 
-    return context.retried("start", attempt)
+    started = context.retried("start", attempt)
+    if options.stager is None:
+        return started
+    if started.resumed:  # whoever made the entry may be building into it: a new attempt shuts that one out
+        return replace(started, ticket=open_stage(context, started.entry_id, options.stager))
+    return replace(started, ticket=StageTicket.of(context.table, started.entry_id, started.born, options.stager, 1))
 
 
 @dataclass(slots=True)
