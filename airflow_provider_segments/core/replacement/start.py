@@ -107,11 +107,19 @@ def start(
         check_stager_name(options.stager)
         check_store(context.cluster, StoreRole.PRIMARY, bind=True)
     look = _Look(context, given, announced, options.rewrite, is_refresh=config.is_refresh)
+    tried: list[str] = []
+
+    def running_in(lineage: Lineage) -> LineageEntry | None:
+        """The entry of this work. A nameless one is known to nobody else: only an earlier try can have made it."""
+        if options.identity is not None:
+            return next(iter(context.records.running_of(lineage, who)), None)
+        entries = (lineage.get(entry_id) for entry_id in tried)
+        return next((entry for entry in entries if entry and entry.state is EntryState.IN_PROGRESS), None)
 
     def attempt() -> StartedEntry:
         stored, visible = look.take()
         context.check_not_dropped(stored.lineage, StartRefusedError, "start")
-        running = next(iter(context.records.running_of(stored.lineage, who)), None)
+        running = running_in(stored.lineage)
         wanted = Guard.new(
             who,
             announced=bool(announced),
@@ -136,9 +144,10 @@ def start(
                 hint="Push without 'from'; delete records remove keys, and a rollback takes versions back.",
             )
         guard, cuts = look.rewriting(wanted, stored.lineage, names)
+        tried.append(entry_id_for(context.table, who, stored.version))
         request = StartRequest(
             context.table,
-            entry_id_for(context.table, who, stored.version),
+            tried[-1],
             tuple(names),
             announced,
             visible,

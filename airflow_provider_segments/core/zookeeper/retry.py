@@ -18,7 +18,7 @@ class Retry:
     """``attempts`` tries with full jitter between them: up to ``base`` seconds, doubling up to ``cap``."""
 
     attempts: int = 100
-    base: float = 0.002
+    base: float = 0.01
     cap: float = 0.25
 
     def run(self, what: str, session: ZooKeeperSession, clock: Clock, attempt: Callable[[], _T]) -> _T:
