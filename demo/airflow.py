@@ -11,7 +11,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,49 +27,27 @@ class DemoFailedError(RuntimeError):
     """A step of the demo did not do what it should."""
 
 
-class Standalone:
-    """Scheduler, DAG processor, triggerer, API server and UI in one process group, with its home below ``home``."""
+class Airflow:
+    """The REST API of an Airflow at ``url``, as one user."""
 
-    def __init__(self, home: Path, dags: Path, environment: Mapping[str, str]) -> None:
-        self.home = home
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._environment = {**os.environ, **_settings(home, dags, self.url, self.port), **environment}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._token = ""
+    def __init__(self, url: str, user: str = "", password: str = "") -> None:
+        self.url = url
+        self._login = {"username": user, "password": password} if user else None
 
-    @property
+    @cached_property
     def token(self) -> str:
         """What a browser is logged in with, as the cookie ``_token``."""
-        return self._token
+        method = "POST" if self._login else "GET"
+        return str(_request(f"{self.url}/auth/token", method, self._login)["access_token"])
 
-    def start(self, timeout: float = START_S) -> Self:
-        """Start it and wait until every component is healthy."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        with (self.home / "standalone.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                ["airflow", "standalone"],  # noqa: S607 - found on the PATH that scripts/demo has set
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._wait("Airflow's start", self._healthy, timeout)
-        self._token = str(_request(f"{self.url}/auth/token")["access_token"])
-        return self
-
-    def stop(self) -> None:
-        """End the whole process group."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        os.killpg(process.pid, signal.SIGTERM)
+    def is_healthy(self) -> bool:
+        """Return True if every component says so."""
         try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            health = _request(f"{self.url}/api/v2/monitor/health")
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+        parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+        return all((health.get(part) or {}).get("status") == "healthy" for part in parts)
 
     def unpause(self, dag_id: str) -> None:
         """Let the scheduler run the DAG, as soon as it was parsed."""
@@ -120,7 +99,7 @@ class Standalone:
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """One request to the REST API."""
-        return _request(f"{self.url}/api/v2{path}", method, body, self._token)
+        return _request(f"{self.url}/api/v2{path}", method, body, self.token)
 
     def _exists(self, path: str) -> bool:
         try:
@@ -131,22 +110,58 @@ class Standalone:
             raise
         return True
 
-    def _healthy(self) -> bool:
-        try:
-            health = _request(f"{self.url}/api/v2/monitor/health")
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False
-        parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
-        return all((health.get(part) or {}).get("status") == "healthy" for part in parts)
-
-    def _wait(self, what: str, done: Any, timeout: float) -> None:
+    def _wait(self, what: str, done: Callable[[], bool], timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while not done():
-            if self._process is not None and self._process.poll() is not None:
-                raise DemoFailedError(f"airflow standalone ended by itself; see {self.home / 'standalone.log'}")
+            self._check_runs()
             if time.monotonic() > deadline:
-                raise DemoFailedError(f"waited {timeout:.0f} s for {what}; see {self.home / 'standalone.log'}")
+                raise DemoFailedError(f"waited {timeout:.0f} s for {what}")
             time.sleep(0.25)
+
+    def _check_runs(self) -> None:
+        """Raise :class:`DemoFailedError` if waiting is in vain."""
+
+
+class Standalone(Airflow):
+    """Scheduler, DAG processor, triggerer, API server and UI in one process group, with its home below ``home``."""
+
+    def __init__(self, home: Path, dags: Path, environment: Mapping[str, str]) -> None:
+        port = free_port()
+        super().__init__(f"http://127.0.0.1:{port}")
+        self.home = home
+        self._environment = {**os.environ, **_settings(home, dags, self.url, port), **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, timeout: float = START_S) -> Self:
+        """Start it and wait until every component is healthy."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        with (self.home / "standalone.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["airflow", "standalone"],  # noqa: S607 - found on the PATH that scripts/demo has set
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._wait("Airflow's start", self.is_healthy, timeout)
+        return self
+
+    def stop(self) -> None:
+        """End the whole process group."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _check_runs(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            raise DemoFailedError(f"airflow standalone ended by itself; see {self.home / 'standalone.log'}")
 
 
 def _settings(home: Path, dags: Path, url: str, port: int) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""The topology of ``docker/compose.yaml`` as processes of one machine."""
