@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from cluster import story
 from cluster.compose import ROOT
 from cluster.processes import Cluster
 from demo.airflow import DemoFailedError
@@ -27,6 +28,8 @@ def main() -> int:
             case "start":
                 cluster.start(arguments.service)
                 cluster.wait_healthy(arguments.service)
+            case "demo":
+                story.tell(cluster)
             case "down":
                 cluster.down()
     except DemoFailedError as error:
@@ -53,6 +56,7 @@ def _arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("up", help="start what does not run, and wait until all is healthy")
     commands.add_parser("status", help="what runs, where, with how much memory")
+    commands.add_parser("demo", help="push, roll back, free, compact and upsert, on a cluster that is up")
     commands.add_parser("down", help="end everything; the data stays")
     for name, what in (("kill", "kill -9 a service with all it has started"), ("start", "start a service again")):
         commands.add_parser(name, help=what).add_argument("service")

@@ -10,15 +10,16 @@ import json
 import os
 import random
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import psutil  # type: ignore[import-untyped]
 
@@ -26,6 +27,9 @@ from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.spark.environment import spark_home
 from cluster.compose import DOCKER, ROOT, Service, Topology
 from demo.airflow import Airflow, DemoFailedError
+
+if TYPE_CHECKING:
+    from airflow_provider_segments.hooks.settings import SegmentsConnection
 
 START_S = 600.0
 """How long a service may take to become healthy, on a slow machine."""
@@ -90,8 +94,8 @@ class Cluster:
         for name in reversed(list(self.services)):
             self._signal(name, signal.SIGCONT)
             self._signal(name, signal.SIGTERM)
-        psutil.wait_procs(self._all(), timeout=20)
-        while left := self._all():
+        psutil.wait_procs(self.all_processes(), timeout=20)
+        while left := self.all_processes():
             for process in left:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -172,14 +176,51 @@ class Cluster:
         host = self.services["airflow-api-server"].host
         return Airflow(f"http://{host}:8080", "admin", password)
 
+    @property
+    def input(self) -> Path:
+        """The folder that Airflow's workers and Spark's share, for inputs."""
+        return self.folder / "volumes" / "input"
+
+    @property
+    def spark_url(self) -> str:
+        """For ``--master``."""
+        return f"spark://{self.services['spark-master'].host}:7077"
+
     def store(self) -> SegmentStore:
         """The segments, as the connection of Airflow describes them."""
+        return self._connection().connect()
+
+    def store_environment(self) -> dict[str, str]:
+        """Variables that describe the store to a job or to the command ``segments``, credentials among them."""
+        settings = self._connection()
+        where = {"SEGMENTS_ZOOKEEPER": settings.zk_hosts, "SEGMENTS_STORAGE": settings.storage_uri}
+        return {**settings.environment(), **where}
+
+    @contextmanager
+    def connected(self) -> Iterator[SegmentStore]:
+        """The store, with its credentials in this process's environment: commands take them from there."""
+        os.environ.update(self.store_environment())
+        with self.store() as store:
+            yield store
+
+    def secrets(self) -> dict[str, str]:
+        """Name and text of each password and key."""
+        folder = self.topology.secrets
+        plain = ("postgres_password", "redis_password", "zookeeper_password", "s3_secret_key", "airflow_jwt_secret")
+        made = {name: (folder / name).read_text() for name in (*plain, "airflow_secret_key", "airflow_fernet_key")}
+        return {**made, **json.loads((folder / "airflow_passwords.json").read_text())}
+
+    def environment(self, name: str) -> dict[str, str]:
+        """The environment that the service runs with, for a process beside it that belongs to it, too."""
+        return self._environment(self.services[name])
+
+    def _connection(self) -> SegmentsConnection:
         from airflow.secrets.local_filesystem import load_connections_dict
 
         from airflow_provider_segments.hooks.settings import SegmentsConnection
 
         connections = load_connections_dict(str(self.topology.secrets / "airflow_connections.json"))
-        return SegmentsConnection.parse(connections["segments_default"]).connect()
+        return SegmentsConnection.parse(connections["segments_default"])
 
     def _make_secrets(self) -> None:
         """By the script for containers; addresses take the place of names in what it has written."""
@@ -230,11 +271,10 @@ class Cluster:
             command[-1] += " --skip-serve-logs"
         if service.name == "airflow-triggerer":
             command.append("--skip-serve-logs")
-        if service.name == "airflow-init":
-            command = ["sh", "-c", f"{' '.join(command)} && touch done"]
-        return command
+        return command if service.check else ["sh", "-c", f"{shlex.join(command)} && touch done"]
 
-    def _all(self) -> list[psutil.Process]:
+    def all_processes(self) -> list[psutil.Process]:
+        """Everything that runs for the cluster now."""
         return [process for process in psutil.process_iter() if _mark_of(process).startswith(f"{self.folder}/")]
 
     def _is_done(self, name: str) -> bool:

@@ -20,6 +20,7 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import Granularity, parse_time
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.core.zookeeper import ZooKeeperSettings
 
 TABLE = "departures"
 MONTH = ("2013-01-01", "2013-02-01")
@@ -31,7 +32,7 @@ _TOGETHER = 25
 class Work:
     """What one process appends, and where."""
 
-    hosts: str
+    zookeeper: ZooKeeperSettings
     storage: ObjectStore
     files: tuple[Path, ...]
 
@@ -69,10 +70,10 @@ def write_slices(flights: Path, folder: Path) -> list[Path]:
     return files
 
 
-def append_all(hosts: str, storage: ObjectStore, files: list[Path]) -> tuple[float, int]:
+def append_all(zookeeper: ZooKeeperSettings, storage: ObjectStore, files: list[Path]) -> tuple[float, int]:
     """Append each file by a push of its own, several processes at once. Seconds, and how many were appended."""
     began, done = time.monotonic(), 0
-    parts = [Work(hosts, storage, tuple(files[at : at + _TOGETHER])) for at in range(0, len(files), _TOGETHER)]
+    parts = [Work(zookeeper, storage, tuple(files[at : at + _TOGETHER])) for at in range(0, len(files), _TOGETHER)]
     with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
         for appended in pool.map(append, parts):
             done += appended
@@ -83,7 +84,7 @@ def append_all(hosts: str, storage: ObjectStore, files: list[Path]) -> tuple[flo
 
 def append(work: Work) -> int:
     """Start, stage and end one push a file; it takes the locks it needs by itself."""
-    with SegmentStore.connect(work.hosts, storage=work.storage) as store:
+    with SegmentStore.connect(zookeeper=work.zookeeper, storage=work.storage) as store:
         table = store.table(TABLE)
         for file in work.files:
             entry = table.start((), identity=f"append {file.name}").entry_id

@@ -29,7 +29,7 @@ from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from demo import appends, regions, statuses
-from demo.airflow import DemoFailedError, Standalone
+from demo.airflow import Airflow, DemoFailedError, Standalone
 from demo.flights import WRONG_ROWS, write_flights, write_wrong_flights
 
 TABLE = "flights"
@@ -61,12 +61,7 @@ def main() -> int:
     try:
         with _world(work, began, s3=arguments.s3) as (airflow, store):
             flights = work / "input" / "flights.csv"
-            good = _push_and_roll_back(airflow, store, flights, began)
-            _push_again(airflow, store, flights, good, began)
-            _free(airflow, store, began)
-            _segments(store, "lineage", TABLE)
-            _append_and_compact(airflow, store, flights, began)
-            _upsert(store, flights, began)
+            tell(airflow, store, flights, began)
             _compare_regions(airflow, store, work, began)
             if arguments.keep_ui:
                 _keep(airflow)
@@ -74,6 +69,17 @@ def main() -> int:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def tell(airflow: Airflow, store: SegmentStore, flights: Path, began: float, *, engine: str = "auto") -> None:
+    """Push, roll back, push again, free, append, compact and upsert. ``engine`` builds the pushes that are triggered by
+    hand; ``began`` is when the clock of the output was 0. Raises :class:`DemoFailedError`."""
+    good = _push_and_roll_back(airflow, store, flights, began, engine)
+    _push_again(airflow, store, flights, good, began, engine)
+    _free(airflow, store, began)
+    _segments(store, "lineage", TABLE)
+    _append_and_compact(airflow, store, flights, began)
+    _upsert(store, flights, began)
 
 
 def _stop(*_: object) -> None:
@@ -92,9 +98,9 @@ def _arguments() -> argparse.Namespace:
 @contextlib.contextmanager
 def _world(work: Path, began: float, *, s3: bool) -> Iterator[tuple[Standalone, SegmentStore]]:
     """ZooKeeper, Airflow and the input, all below ``work``; everything that was started is stopped at the end."""
-    _say(began, "Unpacking the flights of 2013")
+    say(began, "Unpacking the flights of 2013")
     flights = write_flights(work / "input")
-    _say(began, f"Starting ZooKeeper{', an S3 server' if s3 else ''} and Airflow")
+    say(began, f"Starting ZooKeeper{', an S3 server' if s3 else ''} and Airflow")
     with EmbeddedZooKeeper(work / "zookeeper") as zookeeper, _storage(work, s3=s3) as (storage, extra):
         connection = {"conn_type": "segments", "host": zookeeper.hosts, "extra": extra}
         there = {**connection, "extra": {**extra, "storage_uri": (work / OTHER).as_uri(), "cluster": OTHER}}
@@ -126,67 +132,67 @@ def _storage(work: Path, *, s3: bool) -> Iterator[tuple[ObjectStore, dict[str, s
         yield open_store(uri, **server.options), {"storage_uri": uri, "endpoint_url": server.endpoint_url, **keys}
 
 
-def _push_and_roll_back(airflow: Standalone, store: SegmentStore, flights: Path, began: float) -> Seen:
+def _push_and_roll_back(airflow: Airflow, store: SegmentStore, flights: Path, began: float, engine: str) -> Seen:
     """What readers see at the end."""
-    _say(began, "Push 1: the schedule runs the DAG segments_consistent_push on all flights of 2013")
+    say(began, "Push 1: the schedule runs the DAG segments_consistent_push on all flights of 2013")
     airflow.unpause(PUSH)
     airflow.unpause(ROLLBACK)
     first = airflow.scheduled_run(PUSH)
-    _finish(airflow, PUSH, first)
+    finish(airflow, PUSH, first)
     good = _look(store)
     _report(good, airflow.result(PUSH, first, "push.end"), "the switch")
-    _expect(good.rows == ALL_ROWS, f"push 1 should show {ALL_ROWS} rows, not {good.rows}")
+    expect(good.rows == ALL_ROWS, f"push 1 should show {ALL_ROWS} rows, not {good.rows}")
 
-    _say(began, "Push 2: the same DAG, by hand, on an export that went wrong (cut off, distances 0)")
+    say(began, "Push 2: the same DAG, by hand, on an export that went wrong (cut off, distances 0)")
     wrong = write_wrong_flights(flights)
-    second = airflow.trigger(PUSH, {"input": str(wrong)})
-    _finish(airflow, PUSH, second)
+    second = airflow.trigger(PUSH, {"input": str(wrong), "engine": engine})
+    finish(airflow, PUSH, second)
     bad = _look(store)
     _report(bad, airflow.result(PUSH, second, "push.end"), "the switch")
-    _expect((bad.rows, bad.miles) == (WRONG_ROWS, 0), "push 2 should be visible")
+    expect((bad.rows, bad.miles) == (WRONG_ROWS, 0), "push 2 should be visible")
 
-    _say(began, "Rollback: somebody triggers segments_rollback; first a dry run, then for real")
+    say(began, "Rollback: somebody triggers segments_rollback; first a dry run, then for real")
     dry = airflow.trigger(ROLLBACK, {"table": "flights"})
-    _finish(airflow, ROLLBACK, dry)
+    finish(airflow, ROLLBACK, dry)
     preview = airflow.result(ROLLBACK, dry, "rollback")
     rows = [f"{preview[when]['rows']:,} rows" for when in ("before", "after")]
     print(f"   dry run: readers see {rows[0]}, and would see {rows[1]}")
     rollback = airflow.trigger(ROLLBACK, {"table": "flights", "dry_run": False})
-    _finish(airflow, ROLLBACK, rollback)
+    finish(airflow, ROLLBACK, rollback)
     after = _look(store)
     _report(after, airflow.result(ROLLBACK, rollback, "rollback"), "the rollback")
-    _expect(after == good, "the rollback should show exactly what push 1 had shown")
+    expect(after == good, "the rollback should show exactly what push 1 had shown")
     return good
 
 
-def _push_again(airflow: Standalone, store: SegmentStore, flights: Path, good: Seen, began: float) -> None:
+def _push_again(airflow: Airflow, store: SegmentStore, flights: Path, good: Seen, began: float, engine: str) -> None:
     """The period goes into the table's config: nothing else would let the replaced snapshot go within its day."""
-    _say(began, "Push 3: the whole export again; the table is told to keep no replaced snapshot (0s instead of a day)")
+    say(began, "Push 3: the whole export again; the table is told to keep no replaced snapshot (0s instead of a day)")
     config = dict(store.table(TABLE).config().to_json())
     config["segmentsConfig"] = {**config["segmentsConfig"], "replacedSegmentsRetentionPeriod": "0s"}
-    third = airflow.trigger(PUSH, {"input": str(flights), "config": config})
-    _finish(airflow, PUSH, third)
+    third = airflow.trigger(PUSH, {"input": str(flights), "config": config, "engine": engine})
+    finish(airflow, PUSH, third)
     again = _look(store)
     _report(again, airflow.result(PUSH, third, "push.end"), "the switch")
-    _expect((again.rows, again.miles) == (good.rows, good.miles), "push 3 should show what push 1 had shown")
+    expect((again.rows, again.miles) == (good.rows, good.miles), "push 3 should show what push 1 had shown")
 
 
-def _free(airflow: Standalone, store: SegmentStore, began: float) -> None:
-    _say(began, "Deletion: the schedule runs segments_retention, which marks, and segments_ledger_deletion")
+def _free(airflow: Airflow, store: SegmentStore, began: float) -> None:
+    say(began, "Deletion: the schedule runs segments_retention, which marks, and segments_ledger_deletion")
     before, seen = _stored(store), _look(store)
     airflow.unpause(RETENTION)
     retention = airflow.scheduled_run(RETENTION)
-    _finish(airflow, RETENTION, retention)
+    finish(airflow, RETENTION, retention)
     marked = airflow.result(RETENTION, retention, "retention")[TABLE]["totals"]
     print(f"   marked: {marked['marked_segments']} segments, {marked['marked_bytes'] / 1e6:.1f} MB")
     airflow.unpause(DELETION)
     deletion = airflow.scheduled_run(DELETION)
-    _finish(airflow, DELETION, deletion)
+    finish(airflow, DELETION, deletion)
     freed = airflow.result(DELETION, deletion, "drain")
     print(f"   deleted: {freed['deleted']} objects, {freed['bytes'] / 1e6:.1f} MB; {freed['in_flight']} in flight")
     after = _stored(store)
-    _expect(_look(store) == seen, "readers should see what they saw before")
-    _expect(after == (seen.segments, seen.bytes), f"only what readers see should be left, not {after}")
+    expect(_look(store) == seen, "readers should see what they saw before")
+    expect(after == (seen.segments, seen.bytes), f"only what readers see should be left, not {after}")
     print(f"   in the store before: {before[0]} objects, {before[1]:,} bytes")
     print(f"   in the store after:  {after[0]} objects, {after[1]:,} bytes, all of them visible")
 
@@ -197,12 +203,13 @@ def _stored(store: SegmentStore) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def _finish(airflow: Standalone, dag_id: str, run_id: str) -> None:
+def finish(airflow: Airflow, dag_id: str, run_id: str) -> None:
+    """Wait for the run, print its tasks, and raise :class:`DemoFailedError` unless it was a success."""
     state = airflow.wait_for(dag_id, run_id)
     for task in airflow.tasks(dag_id, run_id):
         took = "" if task["duration"] is None else f"{task['duration']:6.1f} s"
         print(f"   {task['task_id']:<16} {task['state'] or '-':<9} {took}")
-    _expect(state == "success", f"run {run_id} of {dag_id} ended {state}")
+    expect(state == "success", f"run {run_id} of {dag_id} ended {state}")
 
 
 def _look(store: SegmentStore) -> Seen:
@@ -221,42 +228,42 @@ def _report(seen: Seen, result: dict[str, object], what: str) -> None:
     )
 
 
-def _append_and_compact(airflow: Standalone, store: SegmentStore, flights: Path, began: float) -> None:
+def _append_and_compact(airflow: Airflow, store: SegmentStore, flights: Path, began: float) -> None:
     """Pictures of the timeline before and after lie in the demo's folder."""
     pictures = Path(os.path.relpath(flights.parents[1]))
-    _say(began, f"Appends: the flights of January in {appends.APPENDS} pushes, {appends.PROCESSES} processes at once")
+    say(began, f"Appends: the flights of January in {appends.APPENDS} pushes, {appends.PROCESSES} processes at once")
     store.apply_config(appends.config())
     files = appends.write_slices(flights, flights.parent / appends.TABLE)
-    seconds, done = appends.append_all(store.session.settings.hosts, store.storage, files)
+    seconds, done = appends.append_all(store.session.settings, store.storage, files)
     rows, miles = appends.rows_and_sum(store)
     print(f"   appended: {done} segments, {rows:,} rows, in {seconds:.1f} s, with a lock each")
     _segments(store, "timeline", appends.TABLE, "--svg", str(pictures / "timeline_before.svg"))
 
-    _say(began, "Compaction: somebody triggers segments_compaction; one Spark application merges the weeks")
+    say(began, "Compaction: somebody triggers segments_compaction; one Spark application merges the weeks")
     airflow.unpause(COMPACTION)
     run = airflow.trigger(COMPACTION, {"table": appends.TABLE})
-    _finish(airflow, COMPACTION, run)
+    finish(airflow, COMPACTION, run)
     after = appends.rows_and_sum(store)
     visible = len(store.table(appends.TABLE).snapshot())
     print(f"   visible: {visible} segments in place of {done}; {after[0]:,} rows and {after[1]:,} miles, as before")
     _segments(store, "timeline", appends.TABLE, "--svg", str(pictures / "timeline_after.svg"))
-    _expect(after == (rows, miles), f"the compaction should show {rows} rows and {miles} miles, not {after}")
-    _expect(visible < done, "the compaction should leave fewer segments")
+    expect(after == (rows, miles), f"the compaction should show {rows} rows and {miles} miles, not {after}")
+    expect(visible < done, "the compaction should leave fewer segments")
 
 
 def _upsert(store: SegmentStore, flights: Path, began: float) -> None:
     """Ingest the status changes of January into an upsert table, while readers count."""
-    _say(began, "Upsert: every change of status of the flights of January; two processes read meanwhile")
+    say(began, "Upsert: every change of status of the flights of January; two processes read meanwhile")
     seen, ends, reads = statuses.run(store, flights, flights.parent / "upsert_cache")
-    _expect(dict(seen) == ends, f"the table shows {dict(seen)}, and should show {ends}")
-    _expect(reads > 0, "nothing was read meanwhile")
+    expect(dict(seen) == ends, f"the table shows {dict(seen)}, and should show {ends}")
+    expect(reads > 0, "nothing was read meanwhile")
     print(f"   in {reads} reads meanwhile there was one row a flight, and none that had been there was gone")
     _segments(store, "upsert", "status", statuses.TABLE)
 
 
-def _compare_regions(airflow: Standalone, store: SegmentStore, work: Path, began: float) -> None:
+def _compare_regions(airflow: Airflow, store: SegmentStore, work: Path, began: float) -> None:
     """The same changes in two regions; one alters an event and loses one. They are found, repaired, and agree."""
-    _say(began, "Regions: the same changes read in two regions; the second one alters an event and loses another")
+    say(began, "Regions: the same changes read in two regions; the second one alters an event and loses another")
     hosts, uri = store.session.settings.hosts, (work / OTHER).as_uri()
     airflow.unpause(COMPARISON)
     with SegmentStore.connect(hosts, OTHER, uri) as other:
@@ -269,13 +276,13 @@ def _compare_regions(airflow: Standalone, store: SegmentStore, work: Path, began
         _segments(store, "heartbeats", regions.TABLE)
         conf = {"table": regions.TABLE, "other_conn_id": OTHER}
         found = airflow.wait_for(COMPARISON, airflow.trigger(COMPARISON, conf))
-        _expect(found == "failed", f"a comparison that finds something should fail, and ended {found}")
+        expect(found == "failed", f"a comparison that finds something should fail, and ended {found}")
         sources = [part for region in regions.REGIONS for part in ("--source", f"{region}={both.source(region)}")]
         _segments(store, "repair", regions.TABLE, *sources)
         _segments(store, "repair", regions.TABLE, *sources, "--apply")
         both.ingest(with_faults=False)
-        _expect(not both.differing(), f"after the repair both should agree, and differ in {both.differing()}")
-        _finish(airflow, COMPARISON, airflow.trigger(COMPARISON, conf))
+        expect(not both.differing(), f"after the repair both should agree, and differ in {both.differing()}")
+        finish(airflow, COMPARISON, airflow.trigger(COMPARISON, conf))
         print("   after the repair both regions agree, and the comparison says healed")
 
 
@@ -284,7 +291,7 @@ def _segments(store: SegmentStore, command: str, *arguments: str) -> None:
     print(f"\n$ segments {command} {' '.join(arguments)}", flush=True)
     where = ["--zookeeper", store.session.settings.hosts, "--storage", store.storage.uri]
     code = segments([command, *arguments, *where])
-    _expect(code == 0, f"segments {command} ended with {code}")
+    expect(code == 0, f"segments {command} ended with {code}")
 
 
 def _keep(airflow: Standalone) -> None:
@@ -294,12 +301,14 @@ def _keep(airflow: Standalone) -> None:
             time.sleep(3600)
 
 
-def _expect(holds: bool, otherwise: str) -> None:
+def expect(holds: bool, otherwise: str) -> None:
+    """Raise :class:`DemoFailedError` with ``otherwise`` unless it ``holds``."""
     if not holds:
         raise DemoFailedError(otherwise)
 
 
-def _say(began: float, what: str) -> None:
+def say(began: float, what: str) -> None:
+    """Print a step with the seconds since ``began``."""
     print(f"\n{time.monotonic() - began:6.1f} s  {what}", flush=True)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import SegmentStore
+from airflow_provider_segments.core.zookeeper import ZooKeeperSettings
 from airflow_provider_segments.upsert.ingest import UpsertIngestor
 from airflow_provider_segments.upsert.owner import own_key_partitions
 from airflow_provider_segments.upsert.reading import read_rows
@@ -55,7 +56,7 @@ SELECT status, count(*) FROM (
 class Work:
     """Where a reader reads."""
 
-    hosts: str
+    zookeeper: ZooKeeperSettings
     storage: ObjectStore
 
 
@@ -95,7 +96,7 @@ def read_meanwhile(work: Work, ready: threading.Barrier, stop: threading.Event) 
     """Read the newest mark from when all are ``ready`` until ``stop``; returns how often. Every time there is one
     row a flight, and no flight that was there is gone."""
     reads, before = 0, 0
-    with SegmentStore.connect(work.hosts, storage=work.storage) as store:
+    with SegmentStore.connect(zookeeper=work.zookeeper, storage=work.storage) as store:
         table = store.table(TABLE)
         ready.wait(START_SECONDS)
         while not stop.is_set():
@@ -117,7 +118,7 @@ def run(store: SegmentStore, flights: Path, cache: Path) -> tuple[Counter[str], 
     seen: Counter[str] = Counter()
     with context.Manager() as manager, ProcessPoolExecutor(READERS, context) as pool:
         ready, stop = manager.Barrier(READERS + 1), manager.Event()
-        work = Work(store.session.settings.hosts, store.storage)
+        work = Work(store.session.settings, store.storage)
         readers = [pool.submit(read_meanwhile, work, ready, stop) for _ in range(READERS)]
         try:
             ready.wait(START_SECONDS)
