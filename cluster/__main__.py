@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
-from cluster import story
+from cluster import chaos, story
 from cluster.compose import ROOT
 from cluster.processes import Cluster
 from demo.airflow import DemoFailedError
@@ -30,12 +31,23 @@ def main() -> int:
                 cluster.wait_healthy(arguments.service)
             case "demo":
                 story.tell(cluster)
+            case "chaos":
+                _chaos(cluster, arguments.minutes)
             case "down":
                 cluster.down()
     except DemoFailedError as error:
         print(f"It failed: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _chaos(cluster: Cluster, minutes: float) -> None:
+    """On a cluster of its own, which is made anew and ended."""
+    folder = cluster.folder / "chaos"
+    shutil.rmtree(folder, ignore_errors=True)
+    with Cluster(folder, chaos.SETTINGS) as tormented:
+        chaos.run(tormented, minutes)
+    print("No wrong read, no lost push, no orphan")
 
 
 def _status(cluster: Cluster) -> int:
@@ -57,6 +69,10 @@ def _arguments() -> argparse.Namespace:
     commands.add_parser("up", help="start what does not run, and wait until all is healthy")
     commands.add_parser("status", help="what runs, where, with how much memory")
     commands.add_parser("demo", help="push, roll back, free, compact and upsert, on a cluster that is up")
+    torment = commands.add_parser(
+        "chaos", help="kill something every ten seconds while all goes on; starts and ends all"
+    )
+    torment.add_argument("minutes", nargs="?", type=float, default=10)
     commands.add_parser("down", help="end everything; the data stays")
     for name, what in (("kill", "kill -9 a service with all it has started"), ("start", "start a service again")):
         commands.add_parser(name, help=what).add_argument("service")

@@ -78,7 +78,7 @@ class Cluster:
         """Start what does not run, and wait until everything is healthy. Raises :class:`DemoFailedError`."""
         for script in ("kafka-jars", "s3a-jars"):
             subprocess.run([ROOT / "scripts" / script], check=True)
-        self._make_secrets()
+        self.make_secrets()
         for name, service in self.services.items():
             for needed in service.needs:
                 self.wait_healthy(needed)
@@ -222,7 +222,7 @@ class Cluster:
         connections = load_connections_dict(str(self.topology.secrets / "airflow_connections.json"))
         return SegmentsConnection.parse(connections["segments_default"])
 
-    def _make_secrets(self) -> None:
+    def make_secrets(self) -> None:
         """By the script for containers; addresses take the place of names in what it has written."""
         folder = self.topology.secrets
         ensemble = [service.host for name, service in self.services.items() if name.startswith("zookeeper-")]
