@@ -14,8 +14,11 @@ import pytest
 import yaml
 
 from airflow_provider_segments.core.model.config import TableConfig
+from cluster import story
 from cluster.compose import DOCKER, Topology, UnknownSettingError
 from cluster.processes import Cluster
+from cluster.story import expect_no_secrets
+from demo.airflow import DemoFailedError
 
 COMPOSE = (DOCKER / "compose.yaml").read_text()
 
@@ -97,11 +100,24 @@ def test_a_service_is_killed_with_everything_it_has_started_and_nothing_else(tmp
     assert not cluster.all_processes()
 
 
+def test_a_credential_in_a_log_or_in_a_command_line_is_told(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "cluster")
+    cluster.make_secrets()
+    log = tmp_path / "cluster" / "spark-worker-1" / "work" / "app-1" / "0" / "stderr"
+    log.parent.mkdir(parents=True)
+    log.write_text("nothing")
+    password = cluster.secrets()["zookeeper_password"]
+    assert expect_no_secrets(cluster, {"java -cp x"}) == 1
+    with pytest.raises(DemoFailedError, match="zookeeper_password"):
+        expect_no_secrets(cluster, {f"java -Dx={password}"})
+    log.write_text(f"password={password}")
+    with pytest.raises(DemoFailedError, match="stderr"):
+        expect_no_secrets(cluster, set())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_story_of_the_demo_on_the_whole_cluster(tmp_path: Path) -> None:
     """Each step says itself what it expects: see ``cluster/story.py``."""
-    from cluster import story
-
     with Cluster(tmp_path / "cluster") as cluster:
         story.tell(cluster)

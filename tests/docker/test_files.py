@@ -58,6 +58,24 @@ def test_the_values_for_the_chart_are_yaml_and_name_what_make_secrets_makes(secr
     assert values["executor"] == "CeleryExecutor"
 
 
+def test_spark_submit_to_kubernetes_goes_as_far_as_its_server() -> None:
+    """It has understood everything, and made the driver's pod of it, before it asks the server."""
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "KUBERNETES": "https://127.0.0.1:1",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = [DOCKER / "kubernetes" / "spark-submit", "entry", "flights", "s3a://landing/flights"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert "DriverFeatureStep" in done.stderr, done.stderr
+    assert "Connection refused: /127.0.0.1:1" in done.stderr, done.stderr
+    options = re.findall(r"^    (?:.* )?(--[a-z-]+) ", command[0].read_text().split("local:///")[1], re.MULTILINE)
+    known = run(sys.executable, ROOT / "spark_apps" / "build_segments.py", "--help")
+    assert options
+    assert [option for option in options if option not in known] == []
+
+
 def test_the_dockerfile_passes_its_linter() -> None:
     run("hadolint", "--config", DOCKER / ".hadolint.yaml", DOCKER / "Dockerfile")
 
