@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import shutil
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from demo.airflow import DemoFailedError
 def main() -> int:
     """Run one command; 0 when it has done what it says."""
     arguments = _arguments()
+    for name in ("kazoo", "airflow_provider_segments"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     cluster = Cluster(Path(arguments.folder))
     try:
         match arguments.command:

@@ -124,9 +124,9 @@ class Work:
             self.failures.append(f"{name}: {error!r}")
 
     def _push(self, number: int) -> tuple[str, dict[str, Any], str]:
-        """By Spark and without it, in turns. Each has a count of rows of its own."""
+        """Every fourth by Spark. Each has a count of rows of its own."""
         path = self._write(f"push{number}", number, rows_of_push(number))
-        engine = ("spark", "local")[number % 2]
+        engine = "spark" if number % 4 == 3 else "local"
         conf = {"table": PUSHED, "input": str(path), "engine": engine, "config": _PUSH_CONFIG, "force_cleanup": True}
         return PUSH, conf, "push.end"
 

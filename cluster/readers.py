@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import Counter
@@ -58,6 +59,7 @@ def rows_of_append(number: int) -> int:
 
 def observe(table: str, stop: Event, findings: MutableSequence[Finding]) -> None:
     """Read until ``stop``, then add the finding. Credentials come from the environment."""
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # of servers that were killed
     finding, look = Finding(table), _LOOKS[table]()
     while not stop.is_set():
         try:
