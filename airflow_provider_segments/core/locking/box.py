@@ -49,7 +49,7 @@ from airflow_provider_segments.exceptions import LockLostError, RecordTooLargeEr
 MAX_BOX_BYTES = 400_000
 """Largest box that still takes new locks: revoking or releasing everything in it must fit into one transaction."""
 
-BOX_RETRY = Retry(attempts=400, base=0.002, cap=0.1)
+BOX_RETRY = Retry(attempts=400, base=0.02, cap=0.25)
 """All locks of a table are in one record, so its writers lose more often than those of other records."""
 
 _LOOK_AGAIN_S = 10.0  # a wait looks again this often even if nothing is heard
