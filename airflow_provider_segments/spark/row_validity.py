@@ -1,33 +1,38 @@
 """Which rows of an upsert table's files Spark's own reader gives: those that are valid at the snapshot's mark.
 
-Files without dead rows are read as those of any table. Of the others a bitmap a file is broadcast and joined by the
-file's name; a row's number in its file, which Spark's reader tells, picks its bit. Push-down, pruning and the
-vectorised reader are kept.
+Files without dead rows are read as those of any table. The bitmaps of the others are one array, a constant of a query.
+A row finds its bit by what Spark's reader tells of it: its file's name and its number there. The name is hashed to a
+slot, and the slot has the place of the file's first word. Files whose slots meet are read in scans of their own.
+Push-down, pruning and the vectorised reader are kept; a join with the bitmaps costs several times more a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 import numpy
 import pyarrow
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 from pyspark.sql.types import StructType
 
 from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.segment import Segment
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.upsert.record import require_record
 from airflow_provider_segments.core.upsert.view import segment_versions
 from airflow_provider_segments.spark.times import quoted
 from airflow_provider_segments.upsert.columns import SOURCE_COLUMNS, VALID_FROM, VALID_UNTIL
+from airflow_provider_segments.upsert.events import Column
 from airflow_provider_segments.upsert.reading import read_ends, require_mark
 from airflow_provider_segments.upsert.validity import NEVER
 
-_FILE, _ROW, _WORDS = "__segments_file", "__segments_row", "__segments_dead"
-_WORD_LISTS = pyarrow.list_(pyarrow.int64())
+_FILE, _ROW = "__segments_file", "__segments_row"
+_MOST_SLOTS = 1 << 18  # 2 MiB; among 10,000 files some 200 meet, and are read in a second scan
 _FROM, _UNTIL = "__segments_from", "__segments_until"
 
 
@@ -88,39 +93,52 @@ def valid_rows(
     Raises :class:`SnapshotRefusedError` (``no-mark``)."""
     require_mark(snapshot)
     dead = dead_rows(snapshot)
-    whole = [segment.key for segment in snapshot.segments if segment.name not in dead]
-    parts = [read(snapshot.only(whole))] if whole else []
+    whole = [segment for segment in snapshot.segments if segment.name not in dead]
+    parts = [read(snapshot.only([segment.key for segment in whole]))] if whole else []
     if dead:
-        cut = [segment.key for segment in snapshot.segments if segment.name in dead]
-        parts.append(_alive(spark, snapshot.only(cut), dead, read))
+        cut = [segment for segment in snapshot.segments if segment.name in dead]
+        slots = min(256 * len(cut), _MOST_SLOTS)
+        for by_slot in _told_apart(cut, slots):
+            rows = read(snapshot.only([segment.key for segment in by_slot.values()]))
+            parts.append(rows.filter(_is_alive(spark, _words(by_slot, slots, dead), slots)))
     rows = reduce(DataFrame.union, parts)
     if config.deletes is not None and config.deletes in rows.columns:
         rows = rows.filter(~F.coalesce(F.col(quoted(config.deletes)), F.lit(False)))
     return rows
 
 
-def _alive(
-    spark: SparkSession, cut: Snapshot, dead: Mapping[str, bytes], read: Callable[[Snapshot], DataFrame]
-) -> DataFrame:
-    """The rows of files of which some rows are ``dead``, less those."""
-    rows = read(cut)
-    bitmaps = pyarrow.table(
-        {
-            _FILE: [segment.key.rpartition("/")[2] for segment in cut.segments],
-            _WORDS: pyarrow.array([_words(dead[segment.name]) for segment in cut.segments], _WORD_LISTS),
-        }
-    )
-    told = rows.select("*", F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
-    joined = told.join(F.broadcast(spark.createDataFrame(bitmaps)), _FILE)
-    # A row behind a short bitmap gives null: it is alive.
-    bit = f"shiftright(get({_WORDS}, cast({_ROW} >> 6 as int)), cast({_ROW} & 63 as int)) & 1L"
-    return joined.filter(F.expr(f"coalesce({bit}, 0L) = 0L")).select(*(F.col(quoted(name)) for name in rows.columns))
+def _told_apart(segments: Sequence[Segment], slots: int) -> list[dict[int, Segment]]:
+    """The segments by slot, in groups, nearly always one, in which no two have the same."""
+    groups: list[dict[int, Segment]] = []
+    for segment in segments:
+        slot = zlib.crc32(segment.key.rpartition("/")[2].encode()) % slots  # as Spark computes it in _is_alive
+        group = next((some for some in groups if slot not in some), None)
+        if group is None:
+            groups.append(group := {})
+        group[slot] = segment
+    return groups
 
 
-def _words(dead: bytes) -> list[int]:
-    """Row numbers as a bitmap of 64-bit words, the first row being the lowest bit of the first."""
-    rows = numpy.frombuffer(dead, numpy.int64)
-    bits = numpy.zeros((int(rows[-1]) // 64 + 1) * 64, bool)
-    bits[rows] = True
-    words: list[int] = numpy.packbits(bits, bitorder="little").view("<i8").tolist()
-    return words
+def _words(by_slot: Mapping[int, Segment], slots: int, dead: Mapping[str, bytes]) -> Column:
+    """In each slot the place of its file's first word, then the words: a bit a row, the lowest for the first."""
+    bitmaps = [_bitmap(dead[segment.name], segment.rows) for segment in by_slot.values()]
+    places = numpy.zeros(slots, numpy.int64)
+    places[[*by_slot]] = slots + numpy.cumsum([0, *map(len, bitmaps)])[:-1]
+    return numpy.concatenate([places, *bitmaps])
+
+
+def _is_alive(spark: SparkSession, words: Column, slots: int) -> SparkColumn:
+    """Whether a row's bit in ``words`` is not set."""
+    array = pyarrow.ListArray.from_arrays([0, len(words)], words)
+    of_query = spark.createDataFrame(pyarrow.table({"words": array})).scalar()
+    first = F.get(of_query, F.pmod(F.crc32("_metadata.file_name"), F.lit(slots)).cast("int"))
+    word = F.get(of_query, (first + F.shiftright("_metadata.row_index", 6)).cast("int"))
+    bit = F.call_function("shiftright", word, F.col("_metadata.row_index").bitwiseAND(63).cast("int")).bitwiseAND(1)
+    return bit == 0
+
+
+def _bitmap(dead: bytes, rows: int) -> Column:
+    """Row numbers of a file of ``rows`` as a bitmap of 64-bit words."""
+    bits = numpy.zeros(-(-rows // 64) * 64, bool)
+    bits[numpy.frombuffer(dead, numpy.int64)] = True
+    return numpy.packbits(bits, bitorder="little").view("<i8")

@@ -90,9 +90,9 @@ def valid_rows(taken: Snapshot, columns: Sequence[str] | None, deletes: str | No
     wanted = None if columns is None else list(dict.fromkeys([*columns, *([deletes] if deletes else [])]))
     for segment in taken.segments:
         rows = read_segment(taken, segment, wanted)
-        dead = ends.get(segment.name, NO_ENDS)
-        if len(dead.dead_rows(mark)):
-            rows = rows.filter(pyarrow.array(dead.valid_mask(mark, segment.rows)))
+        valid = ends.get(segment.name, NO_ENDS).valid_mask(mark, segment.rows)
+        if not valid.all():
+            rows = rows.filter(pyarrow.array(valid))
         if deletes is not None and deletes in rows.column_names:
             rows = rows.filter(pyarrow.compute.invert(rows.column(deletes).fill_null(False)))
         kept = [name for name in rows.column_names if name not in SOURCE_COLUMNS] if columns is None else columns

@@ -25,6 +25,8 @@ LOG_SCHEMA = pyarrow.schema(
         pyarrow.field("version", pyarrow.int64()),
     ]
 )
+_ROW_BITS = 40
+_LAST_ROW = (1 << _ROW_BITS) - 1
 NEVER = -1
 """``until`` of a row that is visible at no mark."""
 
@@ -74,13 +76,15 @@ def ends_by_segment(
     codes, rows = names.indices.to_numpy(), whole.column("row").to_numpy()
     versions = whole.column("version").to_numpy()
     until = numpy.where(whole.column("kind").to_numpy() == LOSER, NEVER, versions)
-    order = numpy.lexsort((until, rows, codes))
+    counts = numpy.ones(len(rows), bool)
     for after, last in voids:
-        order = order[(versions[order] <= after) | (versions[order] > last)]
-    codes, rows, until = codes[order], rows[order], until[order]
-    is_first = numpy.ones(len(order), bool)
-    is_first[1:] = (codes[1:] != codes[:-1]) | (rows[1:] != rows[:-1])
-    codes, rows, until = codes[is_first], rows[is_first], until[is_first]
+        counts &= (versions <= after) | (versions > last)
+    place = (codes[counts].astype(numpy.int64) << _ROW_BITS) | rows[counts]
+    order = numpy.argsort(place, kind="stable")  # logs are in order: it only merges them
+    place, until = place[order], until[counts][order]
+    firsts = numpy.flatnonzero(numpy.diff(place, prepend=-1))
+    until = numpy.minimum.reduceat(until, firsts) if len(firsts) else until
+    codes, rows = place[firsts] >> _ROW_BITS, place[firsts] & _LAST_ROW
     begins = numpy.flatnonzero(numpy.diff(codes, prepend=-1))
     segments = names.dictionary.take(pyarrow.array(codes[begins])).to_pylist()
     bounds = pairwise([*begins.tolist(), len(codes)])

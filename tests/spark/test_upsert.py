@@ -16,6 +16,7 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import LockDeniedError, SourceDataError, UpsertRefusedError
 from airflow_provider_segments.spark.read import create_view, read_table, read_with_validity, register
+from airflow_provider_segments.spark.row_validity import dead_rows
 from airflow_provider_segments.spark.upsert import ingest_stream
 from airflow_provider_segments.upsert.columns import VALID_FROM, VALID_UNTIL
 from airflow_provider_segments.upsert.compaction import UpsertCompactor
@@ -59,6 +60,20 @@ def test_a_frame_has_one_row_a_key_at_every_mark(
         frame = read_table(spark, filled, "t", mark=mark, through_arrow=through_arrow)
         assert frame.columns == ["k", "ts", "v", "deleted"]
         assert rows_of(frame) == wanted(filled, mark)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_files_whose_slots_meet_keep_their_own_dead_rows(
+    spark: SparkSession, filled: SegmentStore, monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    monkeypatch.setattr("airflow_provider_segments.spark.row_validity._MOST_SLOTS", slots)
+    frame = read_table(spark, filled, "t")
+    with filled.table("t").snapshot() as taken:
+        cut = len(dead_rows(taken))
+    scans = frame._jdf.queryExecution().executedPlan().toString().count("FileScan parquet")
+    assert cut > 10
+    assert scans >= cut / slots
+    assert rows_of(frame) == wanted(filled)
 
 
 @pytest.mark.parametrize("through_arrow", [False, True])
