@@ -1,7 +1,7 @@
 """What micro-batches and reads of an upsert table cost, beside delta-rs and DuckDB on the same events.
 
     python -m benchmarks.upsert [KEYS [BATCH [BATCHES]]]    events of random keys against a table of KEYS keys
-    python -m benchmarks.upsert small [KEYS]                where the time of a batch of 1,000 events goes
+    python -m benchmarks.upsert steps [KEYS [BATCH]]        where the time of a batch, by default of 1,000 events, goes
     python -m benchmarks.upsert keys KEYS                   the key store of one key partition alone
 
 All in one process and a local folder, metadata of ours in an embedded ZooKeeper. Batches of the three take turns. CPU
@@ -306,24 +306,24 @@ STEPS = {
 
 
 class Stopwatch:
-    """Wall seconds of the calls of :data:`STEPS`, each less those within it."""
+    """Seconds by the clock and of this process's CPU in the calls of :data:`STEPS`, each less those within it."""
 
     def __init__(self) -> None:
-        self.taken = dict.fromkeys(STEPS, 0.0)
-        self._inner = [0.0]
+        self.taken = {step: numpy.zeros(2) for step in STEPS}
+        self._inner = [numpy.zeros(2)]
 
     def around(self, step: str, work: Callable[..., Any]) -> Callable[..., Any]:
         """``work`` that is timed as ``step``; what it yields is made before it returns."""
 
         @wraps(work)
         def timed(*arguments: Any, **options: Any) -> Any:
-            began = time.perf_counter()
-            self._inner.append(0.0)
+            began = _now()
+            self._inner.append(numpy.zeros(2))
             try:
                 result = work(*arguments, **options)
                 return iter([*result]) if isinstance(result, Iterator) else result
             finally:
-                took = time.perf_counter() - began
+                took = _now() - began
                 self.taken[step] += took - self._inner.pop()
                 self._inner[-1] += took
 
@@ -342,23 +342,31 @@ class Stopwatch:
                 setattr(place, name, kept[step])
 
 
-def small(keys: int = 1_000_000, batches: int = 50) -> None:
-    """Where the wall time of a batch of 1,000 events goes, with a ZooKeeper that syncs its writes."""
+def _now() -> numpy.ndarray:
+    """The clock and this process's CPU, seconds."""
+    return numpy.array([time.perf_counter(), time.process_time()])
+
+
+def steps(keys: int = 1_000_000, batch: int = SMALL, batches: int = 50) -> None:
+    """Where the time of a batch goes, with a ZooKeeper that syncs its writes."""
     print(machine())
     random, watch = numpy.random.default_rng(3), Stopwatch()
     with opened(sync=True) as (_, ours):
         ours.ingest(events(0, keys, keys, random))
-        ours.ingest(events(keys, SMALL, keys, random))
+        ours.ingest(events(keys, batch, keys, random))
         ours.switches.clear()
-        batch = [events(keys + SMALL * number, SMALL, keys, random) for number in range(1, batches + 1)]
-        began = time.perf_counter()
+        sent = [events(keys + batch * number, batch, keys, random) for number in range(1, batches + 1)]
+        began = _now()
         with watch.watching():
-            for rows in batch:
+            for rows in sent:
                 ours.ingest(rows)
-        whole = time.perf_counter() - began
+        whole = _now() - began
     watch.taken["the rest"] = whole - sum(watch.taken.values())
-    lines = [[step, f"{taken / batches * 1e3:.1f}"] for step, taken in watch.taken.items()]
-    print(table([f"a batch of {SMALL:,}", "ms"], [*lines, ["all of it", f"{whole / batches * 1e3:.1f}"]]))
+    lines = [
+        [step, f"{wall / batches * 1e3:.1f}", f"{cpu / batches / batch * 1e6:.2f}"]
+        for step, (wall, cpu) in [*watch.taken.items(), ("all of it", whole)]
+    ]
+    print(table([f"a batch of {batch:,}", "ms", "CPU an event, us"], lines))
     print(f"the transaction that publishes: {median(ours.switches):.1f} ms (median)")
 
 
@@ -372,7 +380,7 @@ def main(keys: int = 1_000_000, batch: int = 50_000, batches: int = 5) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["keys"]:
         key_store(int(sys.argv[2]))
-    elif sys.argv[1:2] == ["small"]:
-        small(*map(int, sys.argv[2:]))
+    elif sys.argv[1:2] == ["steps"]:
+        steps(*map(int, sys.argv[2:]))
     else:
         main(*map(int, sys.argv[1:]))
