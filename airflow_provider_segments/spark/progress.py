@@ -1,16 +1,21 @@
-"""How far a build is: rows, files and bytes written, and the time that is left. Said when it has changed."""
+"""How far a build is: rows, files and bytes written, and the time that is left. Said when it has changed.
+
+Through Spark Connect tasks cannot add to a sum of the driver's; there the log tells how many tasks are done.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
-from pyspark import Accumulator, AccumulatorParam
+from pyspark import AccumulatorParam
 from pyspark.sql import SparkSession
 
+from airflow_provider_segments.spark.connect import is_remote
 from airflow_provider_segments.spark.tasks import Written
 from airflow_provider_segments.text import count
 
@@ -37,9 +42,20 @@ def describe_progress(table: str, written: Written, rows: int, seconds: float) -
     )
 
 
+class Report(Protocol):
+    """To which tasks add what they have written."""
+
+    def add(self, term: Written) -> None:
+        """Add what one file has."""
+
+
+def logged_progress(spark: SparkSession, table: str, rows: int) -> AbstractContextManager[Report]:
+    """While rows are written, the log tells when it has become more."""
+    return _tasks_logged(spark, table) if is_remote(spark) else _rows_logged(spark, table, rows)
+
+
 @contextmanager
-def logged_progress(spark: SparkSession, table: str, rows: int) -> Iterator[Accumulator[Written]]:
-    """An accumulator to which tasks add what they have written; the log tells when it has grown."""
+def _rows_logged(spark: SparkSession, table: str, rows: int) -> Iterator[Report]:
     total = spark.sparkContext.accumulator(Written(), _Sums())
     done = threading.Event()
     began = time.monotonic()
@@ -58,6 +74,33 @@ def logged_progress(spark: SparkSession, table: str, rows: int) -> Iterator[Accu
     finally:
         done.set()
         watcher.join()
+
+
+class _Unread:
+    """What is added here, nobody reads."""
+
+    def add(self, term: Written) -> None:
+        """Forget it."""
+
+
+@contextmanager
+def _tasks_logged(spark: SparkSession, table: str) -> Iterator[Report]:
+    said = time.monotonic()
+
+    def tell(stages: Iterable[Any] | None, **_: Any) -> None:
+        nonlocal said
+        if not stages or time.monotonic() < said + _SECONDS:
+            return
+        said = time.monotonic()
+        done, tasks = (sum(getattr(stage, name) for stage in stages) for name in ("num_completed_tasks", "num_tasks"))
+        _LOG.info("table %r: %d of %s done", table, done, count(tasks, "task"))
+
+    remote: Any = spark
+    remote.registerProgressHandler(tell)
+    try:
+        yield _Unread()
+    finally:
+        remote.removeProgressHandler(tell)
 
 
 def _rounded(seconds: float) -> str:

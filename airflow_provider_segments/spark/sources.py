@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 from airflow_provider_segments.arrow.columns import check_names, check_wanted
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.exceptions import SourceDataError
+from airflow_provider_segments.spark.connect import is_remote
 
 _SORTABLE = (
     BinaryType, BooleanType, DateType, DecimalType, DoubleType, FloatType, IntegralType, StringType, TimestampNTZType,
@@ -63,7 +64,10 @@ def check_columns(config: TableConfig, schema: StructType) -> None:
 
 
 def is_cheap(source: DataFrame) -> bool:
-    """Whether ``source`` is a scan with filters and simple columns, which gives the same rows each time it is read."""
+    """Whether ``source`` is a scan with filters and simple columns, which gives the same rows each time it is read.
+    Spark Connect does not show plans: there no source is."""
+    if is_remote(source.sparkSession):
+        return False
     plan = source._jdf.queryExecution().optimizedPlan()
     return bool(plan.deterministic()) and _only_scans(plan)
 

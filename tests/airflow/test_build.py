@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.storage.local import LocalStore
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.exceptions import JobFailedError, TableNotFoundError
 from airflow_provider_segments.operators.build import BuildSegmentsOperator
 from tests.airflow.helpers import context, make_table
+from tests.support.connect_server import ConnectServer
 
 
 def build(table_name: str, entry_id: str, **more: Any) -> BuildSegmentsOperator:
@@ -174,6 +178,61 @@ def test_a_small_input_is_built_without_a_process(
     operator.execute(context())
     table.end(operator.entry_id)
     assert table.snapshot().rows == 1000
+
+
+@pytest.fixture(scope="module")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """A Spark that runs already."""
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as server:
+        yield server
+
+
+@pytest.fixture
+def connect_conn(connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The connection to it."""
+    described = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": connect_server.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_SERVER", json.dumps(described))
+    return "spark_server"
+
+
+def test_a_spark_that_runs_already_builds_without_a_process(
+    store: SegmentStore, table_name: str, tmp_path: Path, connect_conn: str, no_process: None
+) -> None:
+    """Rows, slices and statistics as any Spark would have it: an aggregation is read, of which plans are not shown."""
+    numbers(tmp_path / "in.parquet", 50_000)
+    config = make_table(store, table_name).config().to_json()
+    store.apply_config(TableConfig.from_json({**config, "segmentBuildConfig": {"targetRowsPerSegment": 10_000}}))
+    table = store.table(table_name)
+    query = f"SELECT n % 30000 AS n, count(*) AS times FROM parquet.`{tmp_path}/in.parquet` GROUP BY n % 30000"
+    operator = build_of(table, query, input_format="sql", conn_id=connect_conn)
+    operator.execute(context())
+    operator.execute(context())
+    table.end(operator.entry_id)
+    with table.snapshot() as taken:
+        segments = [pq.read_table(url.removeprefix("file://")) for url in taken.urls]
+    assert len(segments) > 2
+    rows = pa.concat_tables(segments).sort_by("n").to_pydict()
+    assert rows == {"n": [*range(30_000)], "times": [2] * 20_000 + [1] * 10_000}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"conf": {"spark.executor.memory": "1g"}}, "spark.executor.memory cannot be set"),
+        ({"conf": {"spark.sql.shuffle.partitions": "2"}, "input": "/absent"}, "'/absent'.* cannot be read"),
+        ({"input_format": "sql", "input": "SELECT 1 AS n WHERE false"}, "no rows"),
+    ],
+)
+def test_what_a_running_spark_cannot_build_is_refused_without_a_retry(
+    store: SegmentStore, table_name: str, tmp_path: Path, connect_conn: str, more: Any, message: str
+) -> None:
+    table = make_table(store, table_name)
+    operator = build_of(table, numbers(tmp_path / "in.parquet"), engine="spark", conn_id=connect_conn)
+    for name, value in more.items():
+        setattr(operator, name, value)
+    with pytest.raises(AirflowFailException, match=message):
+        operator.execute(context())
+    assert table.staged(operator.entry_id).rows == 0
 
 
 @pytest.mark.parametrize(
