@@ -61,13 +61,13 @@ SETTINGS = {
 
 APPEND = "segments_append"
 PAUSE_S, CALM_S = 10.0, 1500.0
-_APPEND_CONFIG = {
+APPEND_CONFIG = {
     "segmentsConfig": {"timeColumnName": "at", "replacedSegmentsRetentionPeriod": "0s"},
     "ingestionConfig": {"batchIngestionConfig": {"segmentIngestionType": "APPEND"}},
     "tableIndexConfig": {"sortedColumn": ["at"]},
     "segmentBuildConfig": {"segmentGranularity": "DAY", "segmentLocking": True},
 }
-_PUSH_CONFIG = {
+PUSH_CONFIG = {
     "segmentsConfig": {"timeColumnName": "at", "replacedSegmentsRetentionPeriod": "0s"},
     "ingestionConfig": {"batchIngestionConfig": {"segmentIngestionType": "REFRESH"}},
     "tableIndexConfig": {"sortedColumn": ["at"]},
@@ -127,13 +127,13 @@ class Work:
         """Every fourth by Spark. Each has a count of rows of its own."""
         path = self._write(f"push{number}", number, rows_of_push(number))
         engine = "spark" if number % 4 == 3 else "local"
-        conf = {"table": PUSHED, "input": str(path), "engine": engine, "config": _PUSH_CONFIG, "force_cleanup": True}
+        conf = {"table": PUSHED, "input": str(path), "engine": engine, "config": PUSH_CONFIG, "force_cleanup": True}
         return PUSH, conf, "push.end"
 
     def _append(self, number: int) -> tuple[str, dict[str, Any], str]:
         path = self._write(f"append{number}", number, rows_of_append(number))
         engine = "spark" if number % 5 == 4 else "local"
-        return APPEND, {"table": APPENDED, "input": str(path), "engine": engine, "config": _APPEND_CONFIG}, "append.end"
+        return APPEND, {"table": APPENDED, "input": str(path), "engine": engine, "config": APPEND_CONFIG}, "append.end"
 
     def _upsert(self, number: int) -> tuple[str, dict[str, Any], str]:
         """More keys each time, and newer events of those before."""
@@ -324,11 +324,12 @@ def _judge(cluster: Cluster, work: Work, seen: list[Finding], began: float) -> N
     expect(len(seen) == 3 and all(one.reads for one in seen), f"not every reader has read and ended: {seen}")
     expect(not any(one.wrong for one in seen), f"wrong reads: {[one.examples for one in seen]}")
     with cluster.connected() as store:
-        _expect_pushes(store, work.runs)
+        expect_pushes(store, work.runs)
         _expect_no_orphans(store)
 
 
-def _expect_pushes(store: SegmentStore, runs: dict[str, list[Ended]]) -> None:
+def expect_pushes(store: SegmentStore, runs: dict[str, list[Ended]]) -> None:
+    """Raise :class:`DemoFailedError` unless the last push that has switched is visible, and every append that has."""
     pushed = [ended.number for ended in runs["push"] if ended.switched]
     expect(bool(pushed), "not one push was made visible")
     number, rows = see_push(store)

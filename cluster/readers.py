@@ -60,7 +60,7 @@ def rows_of_append(number: int) -> int:
 def observe(table: str, stop: Event, findings: MutableSequence[Finding]) -> None:
     """Read until ``stop``, then add the finding. Credentials come from the environment."""
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # of servers that were killed
-    finding, look = Finding(table), _LOOKS[table]()
+    finding, look = Finding(table), LOOKS[table]()
     while not stop.is_set():
         try:
             with connect(os.environ["SEGMENTS_ZOOKEEPER"], os.environ["SEGMENTS_STORAGE"]) as store:
@@ -151,8 +151,10 @@ def _look_at_keys() -> Callable[[SegmentStore], int]:
     return look
 
 
-_LOOKS: dict[str, Callable[[], Callable[[SegmentStore], int]]] = {
+LOOKS: dict[str, Callable[[], Callable[[SegmentStore], int]]] = {
     PUSHED: _look_at_pushes,
     APPENDED: _look_at_appends,
     UPSERTED: _look_at_keys,
 }
+"""Makes what a reader of a table does again and again: look, and return 1 if there was something to be seen. Raises
+:class:`WrongReadError`."""

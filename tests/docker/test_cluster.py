@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from airflow_provider_segments.core.model.config import TableConfig
-from cluster import story
+from cluster import chaos, story
 from cluster.compose import DOCKER, Topology, UnknownSettingError
 from cluster.processes import Cluster
 from cluster.story import expect_no_secrets
@@ -121,3 +121,11 @@ def test_the_story_of_the_demo_on_the_whole_cluster(tmp_path: Path) -> None:
     """Each step says itself what it expects: see ``cluster/story.py``."""
     with Cluster(tmp_path / "cluster") as cluster:
         story.tell(cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_nothing_is_wrong_lost_or_left_behind_while_services_are_killed(tmp_path: Path) -> None:
+    """Two minutes; ``scripts/cluster chaos`` goes on for longer. What it expects is in ``cluster/chaos.py``."""
+    with Cluster(tmp_path / "cluster", chaos.SETTINGS) as cluster:
+        chaos.run(cluster, 2)
