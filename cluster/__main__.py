@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from demo.airflow import DemoFailedError
 def main() -> int:
     """Run one command; 0 when it has done what it says."""
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is ended
     for name in ("kazoo", "airflow_provider_segments"):
         logging.getLogger(name).setLevel(logging.ERROR)
     cluster = Cluster(Path(arguments.folder))

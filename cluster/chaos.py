@@ -51,13 +51,15 @@ SETTINGS = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "5",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "40",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+    "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "60",
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "10",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "20",
     "AIRFLOW__SCHEDULER__JOB_HEARTBEAT_SEC": "5",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "30",
 }
-"""Airflow's own waits of minutes, made short: else most of the time would be spent waiting for its timeouts."""
+"""Airflow's own waits of minutes, made short: else most of the time would be spent waiting for its timeouts. No run is
+made by a schedule: it would look for the inputs of the demo, and pushes of one DAG wait for each other."""
 
 APPEND = "segments_append"
 PAUSE_S, CALM_S = 10.0, 1500.0
@@ -104,7 +106,7 @@ class Work:
             "deletion": lambda _: (DELETION, {"max_seconds": 60}, "drain"),
             "upsert": self._upsert,
         }
-        threads = [threading.Thread(target=self._loop, args=(name, job)) for name, job in jobs.items()]
+        threads = [threading.Thread(target=self._loop, args=(name, job), daemon=True) for name, job in jobs.items()]
         for thread in threads:
             thread.start()
         return threads
@@ -258,7 +260,7 @@ def run(cluster: Cluster, minutes: float) -> None:
     with context.Manager() as manager:
         findings = manager.list()
         readers = [
-            context.Process(target=observe, args=(kind, stop, findings), name=kind)
+            context.Process(target=observe, args=(kind, stop, findings), name=kind, daemon=True)
             for kind in (PUSHED, APPENDED, UPSERTED)
         ]
         for reader in readers:
