@@ -300,8 +300,7 @@ STEPS = {
     "write files": (SegmentWriter, "segments"),
     "write the update log": (SegmentWriter, "update_log"),
     "bring the key store up to date": (SortedRuns, "prepare"),
-    "stage": (Table, "stage"),
-    "publish": (Table, "end"),
+    "publish": (Table, "publish"),
 }
 
 
