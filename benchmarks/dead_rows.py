@@ -1,10 +1,10 @@
 """What rows that are not valid any more cost a reader of an upsert table.
 
-    python -m benchmarks.dead_rows [KEYS]
+    python -m benchmarks.dead_rows [KEYS [SHARE ...]]
 
-For 0, 1, 10 and 50 % dead rows the same four queries, by Spark and Arrow. All in one process and a local folder,
-the three sources in turn, five rounds; CPU seconds of this process and its children (Spark's JVM among them), medians,
-so times of others on the machine do not count.
+For each share of dead rows, by default 0, 0.01, 0.1 and 0.5, the same four queries, by Spark and Arrow. All in one
+process and a local folder, the three sources in turn, five rounds; CPU seconds of this process and its children (Spark's
+JVM among them), medians, so times of others on the machine do not count.
 
 ======  ===========================================================================================
 plain   the live rows alone, in a table without upsert, in files of the same number
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,10 +217,10 @@ def compare(sources: dict[str, Reader]) -> Iterator[tuple[str, dict[str, float]]
         yield query, {name: median(seconds[1:]) for name, seconds in taken.items()}
 
 
-def run(spark: SparkSession, store: SegmentStore, folder: Path, keys: int) -> None:
+def run(spark: SparkSession, store: SegmentStore, folder: Path, keys: int, shares: Sequence[float]) -> None:
     """Fill and compare for each share of dead rows."""
     lines = []
-    for number, share in enumerate(SHARES):
+    for number, share in enumerate(shares):
         tables = fill(store, folder, keys, share, number)
         for engine, sources in readers(spark, store, tables).items():
             check(sources, engine)
@@ -231,7 +231,7 @@ def run(spark: SparkSession, store: SegmentStore, folder: Path, keys: int) -> No
     print(table(["dead", "", "query", "plain s", "files s", "ours s", "to plain", "to files"], lines))
 
 
-def main(keys: int = 2_000_000) -> None:
+def main(keys: int = 2_000_000, shares: Sequence[float] = SHARES) -> None:
     """Everything in a folder that is removed."""
     print(machine())
     with ExitStack() as stack:
@@ -246,8 +246,8 @@ def main(keys: int = 2_000_000) -> None:
         )
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
-        run(spark, store, folder, keys)
+        run(spark, store, folder, keys, shares)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:2]), *([[float(share) for share in sys.argv[2:]]] if sys.argv[2:] else []))
