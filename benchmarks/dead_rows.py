@@ -3,8 +3,8 @@
     python -m benchmarks.dead_rows [KEYS [SHARE ...]]
 
 For each share of dead rows, by default 0, 0.01, 0.1 and 0.5, the same four queries, by Spark and Arrow. All in one
-process and a local folder, the three sources in turn, five rounds; CPU seconds of this process and its children (Spark's
-JVM among them), medians, so times of others on the machine do not count.
+process and a local folder, the three sources in turn, five rounds; CPU seconds of this process and its children
+(Spark's JVM among them), medians, so times of others on the machine do not count.
 
 ======  ===========================================================================================
 plain   the live rows alone, in a table without upsert, in files of the same number
