@@ -86,9 +86,11 @@ class BuildSegmentsOperator(InputJobOperator):
         locks: Any = (),
         stager: str = "build",
         name: str = "segments-build",
+        conn_id: str = "spark_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(name=name, **kwargs)
+        super().__init__(name=name, conn_id=conn_id, **kwargs)
+        self.spark_conn_id = conn_id
         self.entry_id = entry_id
         self.engine = engine
         self.local_bytes = local_bytes
@@ -151,11 +153,11 @@ class BuildSegmentsOperator(InputJobOperator):
 
     def _build_with_spark(self, context: Context) -> Any:
         """Through Spark Connect, or by a job of its own, as the connection says."""
-        if not _is_spark_connect(self._conn_id):
+        if not _is_spark_connect(self.spark_conn_id):
             return super().execute(context)
         from airflow_provider_segments.spark.connect import connected
 
-        with connected(SparkConnectHook(self._conn_id).get_connection_url()) as spark:
+        with connected(SparkConnectHook(self.spark_conn_id).get_connection_url()) as spark:
             self._session = spark
             try:
                 return self._build_at_server(spark)
