@@ -50,49 +50,41 @@ CONFIG = {
     "segmentBuildConfig": {"segmentGranularity": "MONTH"},
 }
 OPTIONS = {"header": "true", "inferSchema": "true"}
-LOCAL = """
+MARKS = """
 import json, logging, sys, time
-began = float(sys.argv[1])
-marks = {"python and imports": began}
+marks = {"python and imports": float(sys.argv[1])}
+def mark(name):
+    marks[name] = time.time()
+class Log(logging.Handler):
+    def emit(self, record):
+        for text, step in STEPS.items():
+            if text in record.getMessage():
+                mark(step)
+logging.getLogger("airflow_provider_segments").addHandler(Log())
+logging.getLogger("airflow_provider_segments").setLevel(logging.INFO)
+"""
+LOCAL = """
 from airflow_provider_segments.arrow.inputs import Source
 from airflow_provider_segments.core.environment import connect
 from airflow_provider_segments.local.build import build_segments
-def mark(name):
-    marks[name] = time.time()
+STEPS = {"builds below": "sort, write, upload, stage"}
 mark("connect, read, infer types")
-class Log(logging.Handler):
-    def emit(self, record):
-        if "builds below" in record.getMessage():
-            mark("sort, write, upload, stage")
-logging.getLogger("airflow_provider_segments").addHandler(Log())
-logging.getLogger("airflow_provider_segments").setLevel(logging.INFO)
 hosts, uri, entry, source, options = sys.argv[2:]
 with connect(hosts, uri) as store:
     build_segments(store.table("flights"), entry, Source(source, "csv", json.loads(options)))
-mark("end")
-print(json.dumps(marks))
 """
 CONNECT = """
-import json, logging, sys, time
-marks = {"python and imports": float(sys.argv[1])}
 from airflow_provider_segments.core.environment import connect
 from airflow_provider_segments.spark.build import build_segments, read_source
 from airflow_provider_segments.spark.connect import connected
-def mark(name):
-    marks[name] = time.time()
+STEPS = {"builds below": "count", "time chunk": "shuffle, sort, write, upload, stage"}
 mark("connect, read schema")
-class Log(logging.Handler):
-    def emit(self, record):
-        if "builds below" in record.getMessage():
-            mark("count")
-        if "time chunk" in record.getMessage():
-            mark("shuffle, sort, write, upload, stage")
-logging.getLogger("airflow_provider_segments").addHandler(Log())
-logging.getLogger("airflow_provider_segments").setLevel(logging.INFO)
-url, hosts, uri, entry, source, options = sys.argv[2:]
+hosts, uri, entry, source, options, url = sys.argv[2:]
 with connected(url) as spark, connect(hosts, uri) as store:
     build_segments(spark, store.table("flights"), entry, read_source(spark, source, "csv", json.loads(options)))
-    mark("end")
+"""
+SAID = """
+mark("end")
 print(json.dumps(marks))
 """
 SPARKS = (
@@ -126,26 +118,15 @@ def build_with_spark(store: SegmentStore, hosts: str, entry: str, source: Path) 
     return {**steps, "end of the JVM": time.time() - last}
 
 
-def build_without_spark(store: SegmentStore, hosts: str, entry: str, source: Path) -> Steps:
-    """Seconds of the steps of a fresh Python."""
-    began = time.time()
-    command = [
-        sys.executable, "-c", LOCAL, str(began), hosts, store.storage.uri, entry, str(source), json.dumps(OPTIONS),
-    ]  # fmt: skip
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-    marks = list(json.loads(done.stdout).items())
-    return {name: later - at for (name, at), (_, later) in itertools.pairwise(marks)}
-
-
-def build_at_server(url: str) -> Build:
-    """A build by the Spark Connect server ``url``: seconds of its steps."""
+def build_in_python(script: str, *more: str) -> Build:
+    """A build by ``script`` in a fresh Python: seconds of its steps. ``more`` are its last arguments."""
 
     def build(store: SegmentStore, hosts: str, entry: str, source: Path) -> Steps:
-        began = time.time()
-        arguments = [str(began), url, hosts, store.storage.uri, entry, str(source), json.dumps(OPTIONS)]
+        arguments = [str(time.time()), hosts, store.storage.uri, entry, str(source), json.dumps(OPTIONS), *more]
         done = subprocess.run(
-            [sys.executable, "-c", CONNECT, *arguments], check=True, capture_output=True, text=True, cwd=ROOT
-        )
+            [sys.executable, "-c", MARKS + script + SAID, *arguments],
+            check=True, capture_output=True, text=True, cwd=ROOT,
+        )  # fmt: skip
         marks = list(json.loads(done.stdout).items())
         return {name: later - at for (name, at), (_, later) in itertools.pairwise(marks)}
 
@@ -264,8 +245,8 @@ def main() -> None:
         with world(folder) as (hosts, store), ConnectServer(folder / "connect") as server:
             builds = {
                 "spark": build_with_spark,
-                "connect": build_at_server(server.url),
-                "local": build_without_spark,
+                "connect": build_in_python(CONNECT, server.url),
+                "local": build_in_python(LOCAL),
             }
             chosen = {name: builds[name] for name in arguments.engines}
             build_alone(store, hosts, sources[max(sources)], {"connect": builds["connect"]}, 1)  # to warm it up

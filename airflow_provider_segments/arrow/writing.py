@@ -35,7 +35,7 @@ from airflow_provider_segments.arrow.statistics import ColumnStatistics
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.interval import MIN_MS, Granularity
 from airflow_provider_segments.core.model.ledger import owner_metadata
-from airflow_provider_segments.core.model.names import check_segment_name, entry_tag
+from airflow_provider_segments.core.model.names import DEFAULT_STAGER, check_segment_name, entry_tag
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore
@@ -108,7 +108,7 @@ class WriteJob:
 
         Unique in the entry: a chunk's rows are in one partition, or its slices are numbered; and the stager is named.
         """
-        stager = "" if self.stager == "build" else f"_{self.stager}"
+        stager = "" if self.stager == DEFAULT_STAGER else f"_{self.stager}"
         extra = f"-{part}" if part else ""
         return check_segment_name(f"{self.table}_{chunk}_{entry_tag(self.entry_id)}{stager}_{number:05d}{extra}")
 

@@ -19,7 +19,7 @@ from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.deletion_settings import DeletionSettings
 from airflow_provider_segments.core.model.identity import HeldLock
 from airflow_provider_segments.core.model.interval import Interval, Time, epoch_ms
-from airflow_provider_segments.core.model.names import check_table_name, check_text, is_entry_id
+from airflow_provider_segments.core.model.names import DEFAULT_STAGER, check_table_name, check_text, is_entry_id
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.model.variables import DEFAULT_CLUSTER
 from airflow_provider_segments.core.replacement.context import TableContext
@@ -247,7 +247,7 @@ class Table:
         running = self._context.records.running_of(self.lineage(), identity, mapped=True)
         return [entry.entry_id for entry in running]
 
-    def open_stage(self, entry_id: str, stager: str = "build") -> StageTicket:
+    def open_stage(self, entry_id: str, stager: str = DEFAULT_STAGER) -> StageTicket:
         """Begin an attempt to stage into an entry: see :func:`.replacement.stage.open_stage`."""
         return replacement.stage.open_stage(self._context, entry_id, stager)
 

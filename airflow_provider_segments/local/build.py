@@ -34,6 +34,7 @@ from airflow_provider_segments.arrow.times import arrow_times
 from airflow_provider_segments.arrow.writing import TaskWriter, WriteJob, local_dir
 from airflow_provider_segments.core.compaction.settings import CompactionSettings
 from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.names import DEFAULT_STAGER
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.table import Table
@@ -53,7 +54,7 @@ def build_segments(
     entry_id: str,
     source: Source,
     *,
-    stager: str = "build",
+    stager: str = DEFAULT_STAGER,
     allow_empty: bool = False,
     reject_folder: str | None = None,
     most_bytes: int | None = None,

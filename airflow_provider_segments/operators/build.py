@@ -11,6 +11,7 @@ from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
+from airflow_provider_segments.core.model.names import DEFAULT_STAGER
 from airflow_provider_segments.exceptions import (
     InvalidConfigError,
     JobFailedError,
@@ -84,7 +85,7 @@ class BuildSegmentsOperator(InputJobOperator):
         local_bytes: int = 64 * 1024 * 1024,
         allow_empty: bool | str = False,
         locks: Any = (),
-        stager: str = "build",
+        stager: str = DEFAULT_STAGER,
         name: str = "segments-build",
         conn_id: str = "spark_default",
         **kwargs: Any,
@@ -117,7 +118,10 @@ class BuildSegmentsOperator(InputJobOperator):
             return self._build(context)
 
     def on_kill(self) -> None:
-        """End the job; a build in this process ends by itself before it would stage."""
+        """End the job; a build in this process ends by itself before it would stage.
+
+        A Spark Connect server that is about to submit a job does so even then; its task is over, and nothing is staged.
+        """
         self._cancelled.set()
         if self._session is not None:
             self._session.interruptAll()

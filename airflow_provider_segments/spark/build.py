@@ -38,6 +38,7 @@ from airflow_provider_segments.arrow.push import (
 from airflow_provider_segments.arrow.writing import WriteJob
 from airflow_provider_segments.core.compaction.settings import CompactionSettings
 from airflow_provider_segments.core.model.config import TableConfig
+from airflow_provider_segments.core.model.names import DEFAULT_STAGER
 from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.storage.base import ObjectStore
@@ -61,7 +62,7 @@ def build_segments(
     entry_id: str,
     source: DataFrame,
     *,
-    stager: str = "build",
+    stager: str = DEFAULT_STAGER,
     allow_empty: bool = False,
     reject_folder: str | None = None,
     cache: bool | None = None,
@@ -270,7 +271,7 @@ def _parser() -> application.Parser:
         "build_segments.py", "Build segments of a table from any Spark source and stage them in a lineage entry."
     )
     parser.add_argument("--entry-id", required=True, help="the lineage entry to stage in")
-    parser.add_argument("--stager", default="build", help="name of this build where an entry has several")
+    parser.add_argument("--stager", default=DEFAULT_STAGER, help="name of this build where an entry has several")
     application.add_input(
         parser,
         source="comma-separated paths, a table name, or a query",

@@ -85,15 +85,18 @@ class _Unread:
 
 @contextmanager
 def _tasks_logged(spark: SparkSession, table: str) -> Iterator[Report]:
-    said = time.monotonic()
+    said, said_at = "", time.monotonic()
 
     def tell(stages: Iterable[Any] | None, **_: Any) -> None:
-        nonlocal said
-        if not stages or time.monotonic() < said + _SECONDS:
+        nonlocal said, said_at
+        done, tasks = (
+            sum(getattr(stage, name) for stage in stages or ()) for name in ("num_completed_tasks", "num_tasks")
+        )
+        now = f"{done} of {count(tasks, 'task')} done"
+        if not tasks or now == said or time.monotonic() < said_at + _SECONDS:
             return
-        said = time.monotonic()
-        done, tasks = (sum(getattr(stage, name) for stage in stages) for name in ("num_completed_tasks", "num_tasks"))
-        _LOG.info("table %r: %d of %s done", table, done, count(tasks, "task"))
+        said, said_at = now, time.monotonic()
+        _LOG.info("table %r: %s", table, said)
 
     remote: Any = spark
     remote.registerProgressHandler(tell)

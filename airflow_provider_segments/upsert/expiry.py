@@ -17,6 +17,7 @@ import pyarrow
 
 from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.model.config import DAY_MS, TableConfig
+from airflow_provider_segments.core.model.names import DEFAULT_STAGER
 from airflow_provider_segments.core.model.segment import Segment
 from airflow_provider_segments.core.replacement.stage import StageTicket
 from airflow_provider_segments.core.snapshot import Snapshot
@@ -35,7 +36,6 @@ IDENTITY = f"{INGESTION}/expiry/"
 """No ingestor has an empty name, so none takes this for its own."""
 
 _ATTEMPTS = 20
-_STAGER = "build"
 _AGAIN = ("upsert-head", "upsert-cutoff")
 _MS = {"EPOCH_SECONDS": (1, 1000), "EPOCH_MILLIS": (1, 1), "EPOCH_MICROS": (1000, 1)}
 
@@ -61,21 +61,15 @@ def expire(table: Table, cutoff: int) -> Expired:
     record = require_record(table.lineage())
     if cutoff <= record.cutoff:
         return Expired(record.clock, record.cutoff)
-    started = table.start((), identity=IDENTITY + table.store.clock.new_id(), stager=_STAGER)
-    entry_id, ticket = started.entry_id, started.ticket
+    started = table.start((), identity=IDENTITY + table.store.clock.new_id(), stager=DEFAULT_STAGER)
+    assert started.ticket is not None
     try:
-        for _ in range(_ATTEMPTS):
-            done = _attempt(table, entry_id, ticket, cutoff)
-            if done is not None:
-                return done
-            ticket = None  # its objects are written; the next attempt writes others
+        return _published(table, started.ticket, cutoff)
     except OutcomeUnknownError:
         raise
     except SegmentsError:
-        _abort(table, entry_id)
+        _abort(table, started.entry_id)
         raise
-    _abort(table, entry_id)
-    raise ContentionError(f"table {table.name!r}: its key partitions changed during all {_ATTEMPTS} attempts")
 
 
 def retention_cutoff(table: Table) -> int | None:
@@ -95,9 +89,20 @@ def retention_cutoff(table: Table) -> int | None:
     return -(-before_ms // DAY_MS) if pyarrow.types.is_date32(column.type) else before_ms * 1000
 
 
-def _attempt(table: Table, entry_id: str, ticket: StageTicket | None, cutoff: int) -> Expired | None:
-    """One try, with ``ticket`` or one of a new attempt; ``None`` when a key partition or the cutoff has changed
-    meanwhile."""
+def _published(table: Table, ticket: StageTicket, cutoff: int) -> Expired:
+    for _ in range(_ATTEMPTS):
+        try:
+            return _attempt(table, ticket, cutoff)
+        except EndRefusedError as refused:
+            if refused.rule not in _AGAIN:
+                raise
+            ticket = table.open_stage(ticket.entry_id)  # the objects of this one are written
+    raise ContentionError(f"table {table.name!r}: its key partitions changed during all {_ATTEMPTS} attempts")
+
+
+def _attempt(table: Table, ticket: StageTicket, cutoff: int) -> Expired:
+    """One try; refused by one of ``_AGAIN`` when a key partition or the cutoff has changed meanwhile."""
+    entry_id = ticket.entry_id
     config = table.config()
     with table.snapshot(owner="upsert expiry") as taken:
         assert taken.lineage is not None
@@ -106,18 +111,12 @@ def _attempt(table: Table, entry_id: str, ticket: StageTicket | None, cutoff: in
             _abort(table, entry_id)
             return Expired(record.clock, record.cutoff)
         ended, partitions = _old_rows(taken, config, cutoff)
-    ticket = ticket or table.open_stage(entry_id, _STAGER)
     rows = sum(len(numbers) for _, numbers in ended)
     with tempfile.TemporaryDirectory(prefix="segments-upsert-") as folder:
         writer = SegmentWriter(config, ticket, table.storage, Path(folder))
         staged = [writer.update_log(_log(ended))] if rows else []
-    try:
-        switch = _publication(table, entry_id, record, partitions, cutoff)
-        table.publish(ticket, staged, allow_empty=True, switch=switch)
-    except EndRefusedError as refused:
-        if refused.rule not in _AGAIN:
-            raise
-        return None
+    switch = _publication(table, entry_id, record, partitions, cutoff)
+    table.publish(ticket, staged, allow_empty=True, switch=switch)
     version = require_record(table.lineage()).versions().get(entry_id, record.clock + 1)
     return Expired(version, cutoff, entry_id, rows)
 

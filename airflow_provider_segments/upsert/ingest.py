@@ -24,6 +24,7 @@ import pyarrow
 from airflow_provider_segments.core.lineage.entries import EntryState
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.identity import HeldLock
+from airflow_provider_segments.core.model.names import DEFAULT_STAGER
 from airflow_provider_segments.core.model.segment import Segment, StagedSegment
 from airflow_provider_segments.core.model.upsert_config import UpsertConfig
 from airflow_provider_segments.core.replacement.stage import StageTicket
@@ -61,7 +62,6 @@ from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
 IDENTITY = "upsert/"
 """How the identities of ingestion's entries begin, followed by the ingestor's name."""
 
-STAGER = "build"
 
 _RESOLVE_AGAIN = ("upsert-head", "upsert-bulk", "upsert-cutoff")
 _ATTEMPTS = 20
@@ -185,33 +185,32 @@ class UpsertIngestor:
             if not waiting_bulks(lineage, record):
                 return IngestedBatch(record.clock)
         identity = f"{IDENTITY}{self.name}/{self.table.store.clock.new_id()}"
-        started = self.table.start((), identity=identity, locks=self.locks, stager=STAGER)
-        entry_id = started.entry_id
+        started = self.table.start((), identity=identity, locks=self.locks, stager=DEFAULT_STAGER)
+        assert started.ticket is not None
         try:
-            return self._published(entry_id, started.ticket, sorted_out, read, base)
+            return self._published(started.ticket, sorted_out, read, base)
         except OutcomeUnknownError:
             raise  # the version may be there: whoever sends the batch again finds its rows
         except SegmentsError:
-            self.abort(entry_id)
+            self.abort(started.entry_id)
             raise
 
     def _published(
         self,
-        entry_id: str,
-        ticket: StageTicket | None,
+        ticket: StageTicket,
         sorted_out: SortedOut | None,
         read: SourceRead | None,
         base: Mapping[str, int] | None,
     ) -> IngestedBatch:
         for _ in range(_ATTEMPTS):
-            batch = _Batch(self, entry_id, sorted_out, read, base)
+            batch = _Batch(self, ticket, sorted_out, read, base)
             try:
-                done = batch.publish(ticket)
+                done = batch.publish()
             except EndRefusedError as refused:
                 again = _RESOLVE_AGAIN if base is not None else (*_RESOLVE_AGAIN, "upsert-positions")
                 if refused.rule not in again:
                     raise
-                ticket = None  # its objects are written; the next attempt writes others
+                ticket = self.table.open_stage(ticket.entry_id)  # the objects of this one are written
                 continue
             if done is not None:
                 return done
@@ -229,14 +228,14 @@ class _Batch:
     def __init__(
         self,
         ingestor: UpsertIngestor,
-        entry_id: str,
+        ticket: StageTicket,
         sorted_out: SortedOut | None,
         read: SourceRead | None,
         base: Mapping[str, int] | None,
     ) -> None:
         self.ingestor = ingestor
         self.table = ingestor.table
-        self.entry_id = entry_id
+        self.ticket, self.entry_id = ticket, ticket.entry_id
         lineage = self.table.lineage()
         self.record: UpsertRecord = require_record(lineage)
         self.rows: pyarrow.Table | None = None
@@ -253,9 +252,8 @@ class _Batch:
         self.positions = {source: max(end, self.base[source] or 0) for source, end in ends.items()}
         self.expired: list[tuple[str, Column]] = []
 
-    def publish(self, ticket: StageTicket | None) -> IngestedBatch | None:
-        """Resolve, write and publish with ``ticket``, or one of a new attempt; ``None`` when a key partition has moved
-        on before that."""
+    def publish(self) -> IngestedBatch | None:
+        """Resolve, write and publish; ``None`` when a key partition has moved on before anything was written."""
         bulk = self._bulk_events()
         resolved = self._resolve(bulk)
         if resolved is None or not self._merge(resolved):
@@ -265,13 +263,12 @@ class _Batch:
         if not (done.winners or self.bulks or moves):
             self.ingestor.abort(self.entry_id)
             return done
-        ticket = ticket or self.table.open_stage(self.entry_id, STAGER)
         with tempfile.TemporaryDirectory(prefix="segments-upsert-") as folder:
             writer = SegmentWriter(
-                self.ingestor.config, ticket, self.table.storage, Path(folder), self.ingestor.spark_schema
+                self.ingestor.config, self.ticket, self.table.storage, Path(folder), self.ingestor.spark_schema
             )
             staged = self._write(writer, resolved)
-        switch_ms = self._end(ticket, staged, resolved, done)
+        switch_ms = self._end(staged, resolved, done)
         version = require_record(self.table.lineage()).versions().get(self.entry_id, self.record.clock + 1)
         return replace(done, version=version, entry_id=self.entry_id, switch_ms=switch_ms)
 
@@ -429,7 +426,6 @@ class _Batch:
 
     def _end(
         self,
-        ticket: StageTicket,
         staged: Sequence[StagedSegment],
         resolved: Sequence[_Resolved],
         done: IngestedBatch,
@@ -454,7 +450,7 @@ class _Batch:
             keep_versions=self.ingestor.upsert.keep_versions,
             at_ms=self.table.store.clock.now_ms(),
         )
-        ended = self.table.publish(ticket, staged, allow_empty=True, switch=publication)
+        ended = self.table.publish(self.ticket, staged, allow_empty=True, switch=publication)
         return ended.switch_ms
 
     def _bulk_events(self) -> list[tuple[Segment, IngestionUpsertEvents]]:

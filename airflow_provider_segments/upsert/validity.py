@@ -70,20 +70,20 @@ def ends_by_segment(
     in ``voids`` (after, until), which a rollback has taken back, is none."""
     versioned = [_with_versions(version, log) for version, log in logs]
     whole = pyarrow.concat_tables([LOG_SCHEMA.empty_table(), *versioned]).unify_dictionaries().combine_chunks()
-    if not whole.num_rows:
+    versions = whole.column("version").to_numpy()
+    counts = numpy.ones(len(versions), bool)
+    for after, last in voids:
+        counts &= (versions <= after) | (versions > last)
+    if not counts.any():
         return {}
     names = whole.column("segment").chunk(0)
     codes, rows = names.indices.to_numpy(), whole.column("row").to_numpy()
-    versions = whole.column("version").to_numpy()
     until = numpy.where(whole.column("kind").to_numpy() == LOSER, NEVER, versions)
-    counts = numpy.ones(len(rows), bool)
-    for after, last in voids:
-        counts &= (versions <= after) | (versions > last)
     place = (codes[counts].astype(numpy.int64) << _ROW_BITS) | rows[counts]
     order = numpy.argsort(place, kind="stable")  # logs are in order: it only merges them
     place, until = place[order], until[counts][order]
     firsts = numpy.flatnonzero(numpy.diff(place, prepend=-1))
-    until = numpy.minimum.reduceat(until, firsts) if len(firsts) else until
+    until = numpy.minimum.reduceat(until, firsts)
     codes, rows = place[firsts] >> _ROW_BITS, place[firsts] & _LAST_ROW
     begins = numpy.flatnonzero(numpy.diff(codes, prepend=-1))
     segments = names.dictionary.take(pyarrow.array(codes[begins])).to_pylist()

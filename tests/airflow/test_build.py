@@ -38,15 +38,7 @@ def test_killed_build_leaves_no_process_and_stages_nothing(store: SegmentStore, 
     entry_id = str(table.start().entry_id)
     operator = build(table_name, entry_id)
     failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            operator.execute(context())
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    thread = in_thread(operator, failed)
     processes = _wait_for_driver()
     operator.on_kill()
     thread.join(30)
@@ -56,6 +48,20 @@ def test_killed_build_leaves_no_process_and_stages_nothing(store: SegmentStore, 
     assert not alive
     assert len(gone) >= 2, "the JVM and its Python driver"
     assert table.staged(entry_id).rows == 0
+
+
+def in_thread(operator: BuildSegmentsOperator, failed: list[BaseException]) -> threading.Thread:
+    """Execute it beside the test; what it raises goes to ``failed``."""
+
+    def run() -> None:
+        try:
+            operator.execute(context())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
 
 
 def _wait_for_driver() -> list[Any]:
@@ -187,6 +193,17 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
         yield server
 
 
+def _wait_for_work(server: ConnectServer, seconds: float = 15.0) -> None:
+    """Until the server has used so much of the CPU since now: far more than planning takes."""
+    assert server.process is not None
+    process = psutil.Process(server.process.pid)
+    before = process.cpu_times().user
+    until = time.monotonic() + 600
+    while process.cpu_times().user < before + seconds:
+        assert time.monotonic() < until, "the server does not work"
+        time.sleep(0.2)
+
+
 @pytest.fixture
 def connect_conn(connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> str:
     """The connection to it."""
@@ -213,6 +230,26 @@ def test_a_spark_that_runs_already_builds_without_a_process(
     assert len(segments) > 2
     rows = pa.concat_tables(segments).sort_by("n").to_pydict()
     assert rows == {"n": [*range(30_000)], "times": [2] * 20_000 + [1] * 10_000}
+
+
+def test_a_build_at_a_spark_that_runs_already_is_killed(
+    store: SegmentStore, table_name: str, tmp_path: Path, connect_server: ConnectServer, connect_conn: str
+) -> None:
+    """Hours of work end at once, nothing is staged, and the server's cores are free for the next build."""
+    table = make_table(store, table_name)
+    endless = "SELECT sum(id % 7) AS n FROM range(100000000000000)"
+    operator = build_of(table, endless, input_format="sql", conn_id=connect_conn)
+    failed: list[BaseException] = []
+    thread = in_thread(operator, failed)
+    _wait_for_work(connect_server)
+    operator.on_kill()
+    thread.join(120)
+    assert not thread.is_alive() and failed
+    assert table.staged(operator.entry_id).rows == 0
+    table.abort(operator.entry_id)
+    other = build_of(table, numbers(tmp_path / "in.parquet"), engine="spark", conn_id=connect_conn)
+    other.execute(context())
+    assert table.staged(other.entry_id).rows == 1000
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,16 @@ def locking(table: Table) -> None:
     table.store.apply_config(TableConfig.from_json(document))
 
 
+def announce_locked(table: Table) -> tuple[StageTicket, str]:
+    """Start a push that overwrites two days under a lock; its ticket and the lock's id."""
+    locking(table)
+    request = LockRequest(group="g", task="t", interval=Interval(JANUARY_1, JANUARY_1 + 2 * DAY_MS))
+    granted = table.locks.acquire(request)
+    assert isinstance(granted, Granted)
+    lock_id = granted.lock.lock_id
+    return announce(table, locks=[HeldLock(lock_id, "g", "t")]), lock_id
+
+
 def assert_refused(rule: str, kind: type[RefusedError], table: Table, ticket: StageTicket, count: int = 2) -> None:
     """The publish is refused by that rule, and has not written one byte to ZooKeeper."""
     segments = build(table, ticket, named(table, ticket.entry_id, count))
@@ -178,12 +188,8 @@ def test_a_publish_over_the_quota_is_refused(store: SegmentStore, table: Table) 
 
 
 def test_a_publish_whose_lock_was_revoked_is_refused(table: Table) -> None:
-    locking(table)
-    request = LockRequest(group="g", task="t", interval=Interval(JANUARY_1, JANUARY_1 + 2 * DAY_MS))
-    granted = table.locks.acquire(request)
-    assert isinstance(granted, Granted)
-    ticket = announce(table, locks=[HeldLock(granted.lock.lock_id, "g", "t")])
-    table.locks.revoke([granted.lock.lock_id], "somebody")
+    ticket, lock_id = announce_locked(table)
+    table.locks.revoke([lock_id], "somebody")
     segments = build(table, ticket, named(table, ticket.entry_id, 2))
     with pytest.raises(LockRevokedError):
         table.publish(ticket, segments)
@@ -191,11 +197,7 @@ def test_a_publish_whose_lock_was_revoked_is_refused(table: Table) -> None:
 
 
 def test_a_published_overwrite_hides_what_is_older_and_is_rolled_back(table: Table) -> None:
-    locking(table)
-    request = LockRequest(group="g", task="t", interval=Interval(JANUARY_1, JANUARY_1 + 2 * DAY_MS))
-    granted = table.locks.acquire(request)
-    assert isinstance(granted, Granted)
-    ticket = announce(table, locks=[HeldLock(granted.lock.lock_id, "g", "t")])
+    ticket, _ = announce_locked(table)
     names = publish(table, ticket)
     assert visible(table) == names
     table.revert(ticket.entry_id)

@@ -209,6 +209,15 @@ def with_guard(world: World, guard: Guard) -> World:
     return world._replace(guards=tuple(sorted((*others, guard._replace(version=guard.version + 1)))))
 
 
+def open_stage(guard: Guard | None, attempt: int, then: str) -> Actor:
+    """``open_stage`` of the attempt of that number; an actor that goes on as ``then``."""
+    if guard is None or guard.state not in (OPEN, SEALED) or guard.attempt != attempt - 1:
+        return
+    opened = guard._replace(state=OPEN, attempt=attempt, done=False)
+    done = yield commit(f"open stage {attempt}", lambda world: with_guard(world, opened), guard=guard)
+    yield Become(then if done else "open")
+
+
 def without(world: World, name: str) -> World:
     """An entry, its marks and its guard are dropped."""
     dropped = with_lineage(world, tuple(entry for entry in world.entries if entry.name != name))
@@ -273,11 +282,7 @@ class Actors:
         def run(phase: str = "open", begun: bool = False) -> Actor:
             guard = yield read_guard(name)
             if phase == "open":
-                if guard is None or guard.state not in (OPEN, SEALED) or guard.attempt != attempt - 1:
-                    return
-                opened = guard._replace(state=OPEN, attempt=attempt, done=False)
-                done = yield commit(f"open stage {attempt}", lambda world: with_guard(world, opened), guard=guard)
-                yield Become("write" if done else "open")
+                return (yield from open_stage(guard, attempt, "write"))
             if guard is None or guard.state != OPEN or guard.attempt != attempt:
                 return
             if phase == "finish":
@@ -352,11 +357,7 @@ class Actors:
         def run(phase: str = "publish") -> Actor:
             guard = yield read_guard(name)
             if phase == "open":
-                if guard is None or guard.state not in (OPEN, SEALED) or guard.attempt != attempt - 1:
-                    return
-                opened = guard._replace(state=OPEN, attempt=attempt, done=False)
-                done = yield commit(f"open stage {attempt}", lambda world: with_guard(world, opened), guard=guard)
-                yield Become("publish" if done else "open")
+                return (yield from open_stage(guard, attempt, "publish"))
             if guard is None or guard.state not in (OPEN, SEALED) or guard.attempt != attempt:
                 return
             if attempt > 1 and ALONE in self.on:

@@ -6,31 +6,29 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import grpc
 
 from airflow_provider_segments.dev.zookeeper import free_port
 from airflow_provider_segments.spark.environment import spark_environment, spark_submit_path
+from tests.support.processes import ServerProcess
 
 
-class ConnectServer:
+class ConnectServer(ServerProcess):
     """Use it in a ``with``."""
 
     def __init__(self, folder: Path, master: str = "local[2]") -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.port = free_port()
         self._master = master
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """For ``SparkSession.builder.remote``."""
         return f"sc://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it in Spark's own JVM."""
         settings = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": self.port,
@@ -45,27 +43,17 @@ class ConnectServer:
         ]  # fmt: skip
         environment = {**os.environ, **spark_environment(log_level="WARN"), "SPARK_LOCAL_IP": "127.0.0.1"}
         with (self.folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder
-            )
-        self._wait()
-        return self
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def _wait(self, limit_s: float = 120.0) -> None:
-        assert self._process is not None
-        until = time.monotonic() + limit_s
+    def wait(self) -> None:
+        """Wait until it takes requests."""
+        assert self.process is not None
+        until = time.monotonic() + 300
         while True:
             with grpc.insecure_channel(self.url.removeprefix("sc://")) as channel:
                 try:
                     return grpc.channel_ready_future(channel).result(timeout=1.0)
                 except grpc.FutureTimeoutError:
-                    ended = self._process.poll() is not None
+                    ended = self.process.poll() is not None
                     if ended or time.monotonic() > until:
                         raise RuntimeError((self.folder / "log").read_text()[-2000:]) from None

@@ -9,10 +9,9 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from airflow_provider_segments.dev.zookeeper import free_port
+from tests.support.processes import ServerProcess
 
 REPOSITORY = Path(__file__).parents[2]
 JARS = REPOSITORY / ".kafka"
@@ -36,34 +35,30 @@ def spark_jars() -> list[str]:
     return [str(path) for path in sorted((JARS / "spark").glob("*.jar"))]
 
 
-class KafkaServer:
+class KafkaServer(ServerProcess):
     """One broker. Use it in a ``with``."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.port, self.controller = free_port(), free_port()
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def servers(self) -> str:
         """What a client connects to."""
         return f"127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Self:
+    def start(self) -> subprocess.Popen[bytes]:
+        """Format its folder, and start it; :meth:`make_topic` waits for it."""
         subprocess.run([str(REPOSITORY / "scripts" / "kafka-jars")], check=True)
         config = self.folder / "server.properties"
         config.write_text(_CONFIG.format(port=self.port, controller=self.controller, data=self.folder / "data"))
         cluster = base64.b64encode(uuid.uuid4().bytes, b"AB").decode().rstrip("=")  # no dash: it would be an option
         self._tool("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config))
-        self._start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        with (self.folder / "kafka.log").open("ab") as log:
+            return subprocess.Popen(
+                [*self._java("kafka.Kafka"), str(config)],
+                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
 
     def make_topic(self, topic: str, partitions: int) -> None:
         """Make a topic; waits for the broker."""
@@ -87,8 +82,8 @@ class KafkaServer:
     @property
     def pid(self) -> int:
         """The broker's process."""
-        assert self._process is not None
-        return self._process.pid
+        assert self.process is not None
+        return self.process.pid
 
     @contextmanager
     def producer(self, topic: str) -> Iterator[subprocess.Popen[str]]:
@@ -107,13 +102,6 @@ class KafkaServer:
             assert process.stdin is not None
             process.stdin.close()
             process.wait(120)
-
-    def _start(self) -> None:
-        with (self.folder / "kafka.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._java("kafka.Kafka"), str(self.folder / "server.properties")],
-                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
 
     def _tool(self, main: str, *arguments: str, text: str = "") -> None:
         subprocess.run(

@@ -1,12 +1,48 @@
-"""What other processes show."""
+"""Servers as processes of a test, and what other processes show."""
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import psutil
+
+
+class ServerProcess:
+    """A server in a folder of its own, killed at the end of the ``with``. A subclass begins it in :meth:`start`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the server."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Wait until it serves."""
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.process = self.start()
+        try:
+            self.wait()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
 
 
 @contextmanager

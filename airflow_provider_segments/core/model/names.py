@@ -23,6 +23,9 @@ MAX_STAGER_NAME = 24
 hourly time chunk, 16 of the tag, a number of 8, a part of 5 and the separators, the longest table name and the longest
 stager name make a segment name of ``MAX_NAME``. So every table that can be made can be staged into."""
 
+DEFAULT_STAGER = "build"
+"""The stager of an entry that has one only."""
+
 MAX_TEXT = 1_000
 """Longest text by which a caller names itself: group, task, identity, owner. Airflow's longest DAG, run and task ids
 with a map index have 770."""

@@ -16,6 +16,7 @@ from airflow_provider_segments.core.lineage.guard import Guard, GuardState, Stag
 from airflow_provider_segments.core.model.interval import parse_chunk
 from airflow_provider_segments.core.model.ledger import generation_of
 from airflow_provider_segments.core.model.names import (
+    DEFAULT_STAGER,
     check_segment_names,
     check_stager_name,
     describe_names,
@@ -64,7 +65,7 @@ class StagedPush:
     bytes: int
 
 
-def open_stage(context: TableContext, entry_id: str, stager: str = "build") -> StageTicket:
+def open_stage(context: TableContext, entry_id: str, stager: str = DEFAULT_STAGER) -> StageTicket:
     """Begin an attempt of ``stager``. Earlier attempts of it can no longer stage, and what they staged will not count.
 
     Raises :class:`EntryNotFoundError`, :class:`StageRefusedError` when the entry is completed or reverted,
