@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,16 @@ def test_every_service_is_bounded_watched_and_started_again(compose: dict[str, A
         if not name.endswith("-init"):
             assert (service["restart"], "test" in service["healthcheck"]) == ("unless-stopped", True), name
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+
+
+def test_what_the_images_are_made_of_reaches_the_builder() -> None:
+    """``.dockerignore`` lets in what it names; ``COPY`` of anything else fails in every build, and only there."""
+    let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")]
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+    sources = [source for line in copies for source in line.split()]
+    assert len(sources) > 10
+    assert [source for source in sources if not any(fnmatch(source, pattern) for pattern in let_in)] == []
+    assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
 def test_no_image_runs_as_root() -> None:
