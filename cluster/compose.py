@@ -31,9 +31,7 @@ PLACES = {
 """Where an image keeps something, and where it is in a checkout."""
 
 IMAGES = frozenset({"segments-spark", "segments-airflow", "segments-s3", "kafka", "postgres", "redis"})
-_MEANT = frozenset(
-    {"command", "configs", "depends_on", "environment", "healthcheck", "hostname", "image", "secrets", "volumes"}
-)
+_MEANT = frozenset({"command", "depends_on", "environment", "healthcheck", "hostname", "image", "secrets", "volumes"})
 _OF_CONTAINERS = frozenset(
     {"build", "deploy", "init", "logging", "ports", "restart", "security_opt", "stop_grace_period"}
 )
@@ -109,11 +107,10 @@ class Topology:
         if image not in IMAGES:
             raise UnknownSettingError(f"service {name}: nobody has said how to run the image {said['image']}")
         folder = self.folder / name
-        volumes = {
-            path: self.folder / "volumes" / volume
-            for volume, path in (text.split(":")[:2] for text in said.get("volumes", ()))
-        }
-        files = {one["target"]: folder / Path(one["target"]).name for one in said.get("configs", ())}
+        mounts = {path: source for source, path in (text.split(":")[:2] for text in said.get("volumes", ()))}
+        contents = {path: (DOCKER / source).read_text() for path, source in mounts.items() if source.startswith("./")}
+        files = {path: folder / Path(path).name for path in contents}
+        volumes = {path: self.folder / "volumes" / name for path, name in mounts.items() if path not in files}
         own = {path: str(place) for path, place in {**volumes, **files}.items()}
         own |= {str(Path(path).parent): str(folder) for path in files}
         places = {**PLACES, **own, "/run/secrets": str(self.secrets), "/home/segments": str(folder)}
@@ -121,7 +118,6 @@ class Topology:
         def local(text: object) -> str:
             return _replace(self.with_addresses(str(text)), places, name).replace("$$", "$")
 
-        contents = {one["target"]: self._config(one["source"]) for one in said.get("configs", ())}
         environment = {**_image_environment(image), **said.get("environment", {})}
         return Service(
             name=name,
@@ -135,10 +131,6 @@ class Topology:
             check=tuple(local(part) for part in _check_words(said.get("healthcheck", {}).get("test", ("CMD",)))),
             needs={needed: how["condition"] for needed, how in said.get("depends_on", {}).items()},
         )
-
-    def _config(self, name: str) -> str:
-        path = DOCKER / str(self._compose["configs"][name]["file"])
-        return path.read_text()
 
 
 def _replace(text: str, places: Mapping[str, str], service: str) -> str:

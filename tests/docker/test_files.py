@@ -50,6 +50,7 @@ def test_the_compose_file_is_valid_against_the_specification() -> None:
 def test_podman_compose_understands_it() -> None:
     parsed = yaml.safe_load(run("podman-compose", "-f", COMPOSE, "config").split("\n\n")[0])
     assert len(parsed["services"]) == 18
+    assert not [name for name, service in parsed["services"].items() if "configs" in service], "it mounts none of them"
 
 
 def test_the_values_for_the_chart_are_yaml_and_name_what_make_secrets_makes(secrets: Path) -> None:
