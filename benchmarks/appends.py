@@ -1,6 +1,7 @@
 """Appends of many processes to one table at once, each to time chunks of its own: ours and delta-rs, in one run.
 
-python -m benchmarks.appends [--processes 8] [--appends 20] [--rows 1000] [--rounds 3] [--only ...] [--folder F]
+python -m benchmarks.appends [--processes 8] [--appends 20] [--rows 1000] [--rounds 5] [--only ...] [--folder F]
+    [--store local|s3] [--servers 1|3]
 """
 
 from __future__ import annotations
@@ -11,25 +12,27 @@ import functools
 import multiprocessing
 import queue
 import shutil
+import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.storage.local import LocalStore
-from airflow_provider_segments.core.table import SegmentStore
-from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from airflow_provider_segments.exceptions import SegmentsError
 from benchmarks.events import events, fingerprint, write, write_job
-from benchmarks.places import cluster_of
+from benchmarks.meter import NOTES as COSTS
+from benchmarks.meter import Costs, Meter, cost_table, mean
+from benchmarks.places import Place, key_of
 from benchmarks.report import end_properly, machine, median, show, table
+from benchmarks.systems import add_surroundings, open_segments, surroundings
 
 WAIT_S = 300.0
 MOST_CONFLICTS = 1000
@@ -51,9 +54,14 @@ segments         start, a file by our segment writer, uploaded (copied, fsync) w
                  it back: two more.
 delta-rs         write_deltalake(uri, mode="append"), partitioned by day: opens the table, writes the file, commits one
                  file by a rename that fails when the name is taken. It syncs nothing. By default it retries a lost
-                 commit itself (15 times), without saying so.
+                 commit itself (15 times), without saying so. On S3 the name is taken by a conditional put.
 delta-rs, told   the same with max_commit_retries=0: every lost commit is an error, and the caller appends anew at once.
-                 This shows how many conflicts there are."""
+                 This shows how many conflicts there are.
+pyiceberg        Table.append, partitioned by day, catalog in SQLite (WAL): loads the table, writes data file, manifest
+                 and its list, and the metadata, and swaps one row of the catalog. It retries a lost commit itself (4
+                 times, after 0.1 s and more); then it is an error, and the caller appends anew. So is a locked
+                 database.
+What the S3 server counted is divided by the appends of all processes, as long as the first of them was at work."""
 
 Append = Callable[[int], None]
 
@@ -63,7 +71,8 @@ class Plan:
     """What each process does."""
 
     system: str
-    place: str
+    place: Place
+    folder: Path
     hosts: str
     processes: int
     appends: int
@@ -72,10 +81,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Worked:
-    """What one process saw: milliseconds of each append, and errors that reached it."""
+    """What one process saw: milliseconds of each append, errors that reached it, and what the appends cost."""
 
     times: tuple[float, ...]
     conflicts: int
+    costs: Costs
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,7 @@ class Round:
     seconds: float
     times: tuple[float, ...]
     conflicts: int
+    costs: Costs
 
 
 def main() -> None:
@@ -92,9 +103,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=8, help="processes that append")
     parser.add_argument("--appends", type=int, default=20, help="appends of each")
     parser.add_argument("--rows", type=int, default=1000, help="rows of an append")
-    parser.add_argument("--rounds", type=int, default=3, help="measured rounds, after one to warm up")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds, after one to warm up")
     parser.add_argument("--only", default=",".join(SYSTEMS), help="systems, joined by commas")
-    parser.add_argument("--folder", help="where files are made (default: a temporary folder)")
+    add_surroundings(parser)
     args = parser.parse_args()
     end_properly()
     print(machine(), flush=True)
@@ -102,19 +113,25 @@ def main() -> None:
     found: dict[str, list[Round]] = {name: [] for name in names}
     folder = Path(tempfile.mkdtemp(prefix="appends-", dir=args.folder))
     try:
-        with EmbeddedZooKeeper(folder / "zookeeper") as server:
+        with surroundings(folder, args.store, args.servers) as around:
             for number in range(args.rounds + 1):
                 for at in range(len(names)):
                     name = names[(at + number) % len(names)]
-                    place = folder / f"{name.replace(' ', '_').replace(',', '')}_{number}"
-                    plan = Plan(name, str(place), server.hosts, args.processes, args.appends, args.rows)
+                    below = f"{name.replace(' ', '_')}_{number}"
+                    (folder / below).mkdir()
+                    plan = Plan(
+                        name, around.place.at(below), folder / below, around.hosts, args.processes, args.appends,
+                        args.rows,
+                    )  # fmt: skip
                     found[name].append(_round(plan))
-                    shutil.rmtree(place)
     finally:
         shutil.rmtree(folder)
+    print(f"Objects: {args.store}; ZooKeeper servers: {args.servers}")
     print(_table(found, args.processes * args.appends))
+    costs = {name: mean([one.costs for one in rounds[1:]]) for name, rounds in found.items()}
+    print(cost_table("What one append costs, its conflicts included", costs))
     print("\n".join(["Targets:", *_verdicts(found)]))
-    print(NOTES.format(rows=args.rows))
+    print(f"{NOTES.format(rows=args.rows)}\n{COSTS}")
 
 
 def _round(plan: Plan) -> Round:
@@ -139,11 +156,14 @@ def _round(plan: Plan) -> Round:
                 process.kill()
     if errors := [one for one in found if isinstance(one, str)]:
         raise RuntimeError("\n".join(errors))
-    paths = SYSTEMS[plan.system].files(plan)
-    rows, _ = fingerprint(paths)
+    with tempfile.TemporaryDirectory() as copies:
+        paths = plan.place.paths(SYSTEMS[plan.system].files(plan), Path(copies))
+        rows, _ = fingerprint(paths)
     wanted = plan.processes * plan.appends
     assert (len(paths), rows) == (wanted, wanted * plan.rows), f"{len(paths)} files, {rows} rows"
-    return Round(seconds, tuple(ms for one in found for ms in one.times), sum(one.conflicts for one in found))
+    times = tuple(ms for one in found for ms in one.times)
+    costs = {name: sum(one.costs[name] for one in found) / wanted for name in found[0].costs}
+    return Round(seconds, times, sum(one.conflicts for one in found), costs)
 
 
 def _work(plan: Plan, process: int, barrier: Any, results: Any) -> None:
@@ -154,27 +174,45 @@ def _work(plan: Plan, process: int, barrier: Any, results: Any) -> None:
         results.put(f"{plan.system}: {error!r}, because of {error.__cause__!r}")
 
 
-def _timed(appends: int, append: Append, lost: type[Exception]) -> Worked:
+def _timed(appends: int, append: Append, lost: tuple[type[Exception], ...], meter: Meter) -> Worked:
     """``append`` is called until it succeeds, once for each."""
     times: list[float] = []
     conflicts = 0
-    for number in range(appends):
-        began = time.perf_counter()
-        while True:
-            try:
-                append(number)
-                break
-            except lost as error:
-                conflicts += 1
-                if conflicts > MOST_CONFLICTS:
-                    raise RuntimeError(f"given up after {conflicts} lost appends") from error
-        times.append((time.perf_counter() - began) * 1000)
-    return Worked(tuple(times), conflicts)
+
+    def all_of_them() -> None:
+        nonlocal conflicts
+        for number in range(appends):
+            began = time.perf_counter()
+            while True:
+                try:
+                    append(number)
+                    break
+                except lost as error:
+                    conflicts += 1
+                    if conflicts > MOST_CONFLICTS:
+                        raise RuntimeError(f"given up after {conflicts} lost appends") from error
+            times.append((time.perf_counter() - began) * 1000)
+
+    meter.timed(all_of_them)
+    return Worked(tuple(times), conflicts, meter.taken())
 
 
 def _rows(plan: Plan, process: int) -> list[pa.Table]:
     rng = np.random.default_rng(process)
     return [events(rng, plan.rows, process) for _ in range(plan.appends)]
+
+
+class System(Protocol):
+    """A table that many processes append to."""
+
+    def make(self, plan: Plan) -> None:
+        """An empty table."""
+
+    def work(self, plan: Plan, process: int, ready: Callable[[], object]) -> Worked:
+        """The appends of one process, after ``ready``."""
+
+    def files(self, plan: Plan) -> list[str]:
+        """The keys of all files of the table, as its readers find them."""
 
 
 @dataclass(frozen=True)
@@ -183,32 +221,24 @@ class Segments:
 
     locking: bool
 
-    def _name(self, plan: Plan) -> str:
-        return Path(plan.place).name
-
-    def _store(self, plan: Plan) -> SegmentStore:
-        uri = Path(plan.place).as_uri()
-        return SegmentStore.connect(plan.hosts, cluster_of(uri), uri)
-
     def make(self, plan: Plan) -> None:
-        Path(plan.place).mkdir()
         build: dict[str, Any] = {"segmentGranularity": "DAY"}
         if self.locking:
             build["segmentLocking"] = True
         document = {
-            "tableName": self._name(plan),
+            "tableName": plan.folder.name,
             "segmentsConfig": {"timeColumnName": "at"},
             "segmentBuildConfig": build,
             "ingestionConfig": {"batchIngestionConfig": {"segmentIngestionType": "APPEND"}},
         }
-        with self._store(plan) as store:
+        with open_segments(plan.hosts, plan.place) as store:
             store.apply_config(TableConfig.from_json(document))
 
     def work(self, plan: Plan, process: int, ready: Callable[[], object]) -> Worked:
         pushes = _rows(plan, process)
-        with self._store(plan) as store, tempfile.TemporaryDirectory() as folder:
-            opened = store.table(self._name(plan))
-            objects = LocalStore(plan.place)
+        with open_segments(plan.hosts, plan.place) as store, tempfile.TemporaryDirectory() as folder:
+            opened = store.table(plan.folder.name)
+            objects = store.storage
 
             def append(number: int) -> None:
                 ticket = opened.start(stager="append").ticket
@@ -218,12 +248,14 @@ class Segments:
 
             opened.snapshot()
             write(write_job("warm_up", LocalStore(folder), "t/"), pushes[0], process, Path(folder))
+            assert objects.head("no/such") is None  # boto3 loads its models
+            meter = Meter(plan.place if process == 0 else None, store.session)
             ready()
-            return _timed(plan.appends, append, SegmentsError)
+            return _timed(plan.appends, append, (SegmentsError,), meter)
 
-    def files(self, plan: Plan) -> list[Path]:
-        with self._store(plan) as store:
-            return [Path(plan.place) / one.key for one in store.table(self._name(plan)).snapshot().segments]
+    def files(self, plan: Plan) -> list[str]:
+        with open_segments(plan.hosts, plan.place) as store:
+            return [one.key for one in store.table(plan.folder.name).snapshot().segments]
 
 
 @dataclass(frozen=True)
@@ -235,35 +267,85 @@ class Delta:
     def make(self, plan: Plan) -> None:
         from deltalake import DeltaTable
 
-        schema = events(np.random.default_rng(0), 0, 0).schema.append(pa.field("day", pa.string()))
-        DeltaTable.create(plan.place, schema, partition_by=["day"])
+        schema = _days(_no_rows(), 0).schema
+        DeltaTable.create(plan.place.uri, schema, partition_by=["day"], storage_options=plan.place.delta_options())
 
     def work(self, plan: Plan, process: int, ready: Callable[[], object]) -> Worked:
         from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
         from deltalake.exceptions import DeltaError
 
-        day = pa.array([f"day {process}"] * plan.rows)
-        pushes = [rows.sort_by("at").append_column("day", day) for rows in _rows(plan, process)]
+        pushes = [_days(rows, process) for rows in _rows(plan, process)]
+        options = plan.place.delta_options()
         send = functools.partial(
-            write_deltalake, plan.place, mode="append", writer_properties=WriterProperties(compression="ZSTD")
-        )
+            write_deltalake, plan.place.uri, mode="append", writer_properties=WriterProperties(compression="ZSTD"),
+            storage_options=options,
+        )  # fmt: skip
         if not self.retries:
             send = functools.partial(send, commit_properties=CommitProperties(max_commit_retries=0))
-        DeltaTable(plan.place).file_uris()
+        DeltaTable(plan.place.uri, storage_options=options).file_uris()
         ready()
-        return _timed(plan.appends, lambda number: send(pushes[number]), DeltaError)
+        meter = Meter(plan.place if process == 0 else None)
+        return _timed(plan.appends, lambda number: send(pushes[number]), (DeltaError,), meter)
 
-    def files(self, plan: Plan) -> list[Path]:
+    def files(self, plan: Plan) -> list[str]:
         from deltalake import DeltaTable
 
-        return [Path(uri.removeprefix("file://")) for uri in DeltaTable(plan.place).file_uris()]
+        found = DeltaTable(plan.place.uri, storage_options=plan.place.delta_options()).file_uris()
+        return [key_of(plan.place, uri) for uri in found]
 
 
-SYSTEMS: dict[str, Segments | Delta] = {
+class Iceberg:
+    """pyiceberg, with its own retries."""
+
+    def make(self, plan: Plan) -> None:
+        catalog = self._catalog(plan)
+        catalog.create_namespace("bench")
+        with sqlite3.connect(plan.folder / "catalog.db") as database:
+            database.execute("PRAGMA journal_mode=WAL")
+        table = catalog.create_table("bench.t", _days(_no_rows(), 0).schema)
+        with table.update_spec() as spec:
+            spec.add_identity("day")
+
+    def work(self, plan: Plan, process: int, ready: Callable[[], object]) -> Worked:
+        from pyiceberg.exceptions import CommitFailedException
+        from sqlalchemy.exc import OperationalError
+
+        pushes = [_days(rows, process) for rows in _rows(plan, process)]
+        catalog = self._catalog(plan)
+        catalog.load_table("bench.t")
+        ready()
+        meter = Meter(plan.place if process == 0 else None)
+        append = lambda number: catalog.load_table("bench.t").append(pushes[number])  # noqa: E731
+        return _timed(plan.appends, append, (CommitFailedException, OperationalError), meter)
+
+    def files(self, plan: Plan) -> list[str]:
+        tasks = self._catalog(plan).load_table("bench.t").scan().plan_files()
+        return [key_of(plan.place, one.file.file_path) for one in tasks]
+
+    def _catalog(self, plan: Plan) -> Any:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        where = plan.place
+        return SqlCatalog(
+            "bench", uri=f"sqlite:///{plan.folder}/catalog.db", warehouse=where.uri, **where.iceberg_options()
+        )
+
+
+def _days(rows: pa.Table, process: int) -> pa.Table:
+    """Rows as the peers get them: sorted, with the column by which their tables are partitioned."""
+    return rows.sort_by("at").append_column("day", pa.array([f"day-{process}"] * len(rows), pa.string()))
+
+
+def _no_rows() -> pa.Table:
+    return events(np.random.default_rng(0), 0, 0)
+
+
+SYSTEMS: dict[str, System] = {
     "segments": Segments(locking=False),
     "segments locking": Segments(locking=True),
     "delta-rs": Delta(retries=True),
     "delta-rs told": Delta(retries=False),
+    "pyiceberg": Iceberg(),
 }
 
 

@@ -1,7 +1,8 @@
 """Compact 1,000 small files: ours, plain Spark, delta-rs and DuckDB, on the same input in the same run.
 
-python -m benchmarks.compaction [--files 1000] [--rows 5000000] [--rounds 3] [--shapes one,twenty]
+python -m benchmarks.compaction [--files 1000] [--rows 5000000] [--rounds 5] [--shapes one,twenty]
                                 [--only segments,spark,delta-rs,duckdb] [--folder F] [--plain-table]
+                                [--store local|s3] [--servers 1|3]
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from benchmarks import rewriters
 from benchmarks.events import Input, make_input
 from benchmarks.report import end_properly, machine, median, show, table, verdict
 from benchmarks.rewriters import Done
+from benchmarks.systems import add_surroundings, surroundings
 
 SHAPES = {"one": 1, "twenty": 20}
 WAIT_S = 600.0
@@ -48,6 +49,9 @@ duckdb      COPY (SELECT * FROM read_parquet(...) ORDER BY time) TO ... (FORMAT 
             statement and file a chunk (cut by size, its files are not sorted). Sorted. No checks, no fsync, nothing is
             published.
 
+With --store s3 the tables of segments and delta-rs are on S3, each written by its own S3 code; plain Spark and DuckDB
+keep no table, and stay on this disk. pyiceberg has no compaction.
+
 CPU is user and system time of the system's whole process tree (of ours not ZooKeeper's server); memory is the sum of
 its processes' peaks in the round, which counts pages that forked workers share once for each, and a JVM's free heap."""
 
@@ -59,11 +63,11 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1000, help="input files")
     parser.add_argument("--rows", type=int, default=5_000_000, help="rows of all input files")
     parser.add_argument("--target", type=int, default=1_000_000, help="rows of an output file")
-    parser.add_argument("--rounds", type=int, default=3, help="measured rounds, after a first one")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds, after a first one")
     parser.add_argument("--shapes", default="one,twenty", help="how many time chunks the input has")
     parser.add_argument("--only", default=",".join(rewriters.REWRITERS), help="systems, joined by commas")
     parser.add_argument("--plain-table", action="store_true", help="without segment locks")
-    parser.add_argument("--folder", help="where files are made (default: a temporary folder)")
+    add_surroundings(parser)
     args = parser.parse_args()
     if args.files < 2 * max(SHAPES[shape] for shape in args.shapes.split(",")):
         parser.error("--files: a time chunk of fewer than two files leaves nothing to compact")
@@ -73,11 +77,11 @@ def main() -> None:
     results: Results = {}
     inputs: dict[str, Input] = {}
     try:
-        with EmbeddedZooKeeper(folder / "zookeeper") as server:
+        with surroundings(folder, args.store, args.servers) as around:
             for shape in args.shapes.split(","):
                 source = make_input(folder / f"input-{shape}", args.files, args.rows, SHAPES[shape])
                 inputs[shape] = source
-                setup = rewriters.Setup(source, args.target, server.hosts, shape, not args.plain_table)
+                setup = rewriters.Setup(source, args.target, around.hosts, around.place, shape, not args.plain_table)
                 results |= {(shape, name): found for name, found in _measure(setup, folder, args).items()}
                 print(_table(source, {name: results[shape, name] for name in args.only.split(",")}), flush=True)
     finally:

@@ -1,7 +1,7 @@
 """Delete n replaced files safely: ours, the raw floor, delta-rs and pyiceberg, on the same storage in the same run.
 
 python -m benchmarks.delete [--sizes 10000,100000] [--stores local,s3] [--rounds 1]
-    [--only raw,segments,delta-rs,pyiceberg]
+    [--only raw,segments,delta-rs,pyiceberg] [--servers 1|3]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import gc
 import itertools
 import multiprocessing
+import os
 import re
 import shutil
 import tempfile
@@ -19,21 +20,28 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.ledger import owner_metadata
 from airflow_provider_segments.core.model.names import entry_tag
-from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.storage.base import encode_owner
 from airflow_provider_segments.core.table import SegmentStore
-from airflow_provider_segments.core.zookeeper import ZooKeeperSession
-from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
-from benchmarks.places import Place, cluster_of, place
+from benchmarks.meter import requests
+from benchmarks.places import Bucket, Place, place
 from benchmarks.report import end_properly, machine, median, show, table, verdict
-from benchmarks.systems import add_action, data_file, day_of, iceberg_table, milliseconds, staged_segment
+from benchmarks.systems import (
+    add_action,
+    add_servers,
+    data_file,
+    day_of,
+    iceberg_table,
+    milliseconds,
+    open_segments,
+    staged_segment,
+    zookeeper,
+)
 
 DAYS = 365
 LATER_MS = 3 * 86_400_000
@@ -77,6 +85,7 @@ def main() -> None:
     parser.add_argument("--stores", default="local,s3", help="places, joined by commas")
     parser.add_argument("--rounds", type=int, default=1, help="measured rounds a size")
     parser.add_argument("--only", default=",".join(SYSTEMS), help="systems, joined by commas")
+    add_servers(parser)
     parser.add_argument("--folder", help="where files are made (default: a temporary folder)")
     args = parser.parse_args()
     sizes, stores, names = [int(size) for size in args.sizes.split(",")], args.stores.split(","), args.only.split(",")
@@ -85,15 +94,15 @@ def main() -> None:
     results: Results = {}
     folder = Path(tempfile.mkdtemp(prefix="delete-", dir=args.folder))
     try:
-        with EmbeddedZooKeeper(folder / "zookeeper") as server:
+        with zookeeper(folder, args.servers) as hosts:
             if "segments" in names:
-                _warm_up(folder / "warm-up", server.hosts)
+                _warm_up(folder / "warm-up", hosts)
             for store in stores:
                 (folder / store).mkdir()
                 with place(store, folder / store) as where:
                     for size in sizes:
                         for name in names:
-                            rounds = [_measure(name, where, size, server.hosts) for _ in range(args.rounds)]
+                            rounds = [_measure(name, where, size, hosts) for _ in range(args.rounds)]
                             results[name, store, size] = _median(rounds)
     finally:
         shutil.rmtree(folder)
@@ -127,6 +136,7 @@ def _raw(where: Place, size: int) -> Found:
     keys = [f"raw/e/{number:06d}.parquet" for number in range(size)]
     owner = encode_owner(owner_metadata("raw", "raw_2013-01-01_0123456789ab_000000", "e:1:build:1"))
     where.fill((key, owner) for key in keys)
+    os.sync()
     taken = milliseconds(lambda: where.remove(keys))
     assert where.count("raw/") == 0
     return Found({"raw": taken})
@@ -137,7 +147,7 @@ def _raw(where: Place, size: int) -> Found:
 
 def _segments(where: Place, size: int, hosts: str) -> Found:
     name = f"{where.name}_{size}_{next(_TABLES)}"
-    with SegmentStore.connect(hosts, cluster_of(where.uri), storage=open_store(where.uri, **where.options())) as store:
+    with open_segments(hosts, where) as store:
         _replace(store, where, name, size)
     before = where.count(f"{name}/")
     found = Found()
@@ -169,6 +179,7 @@ def _replace(store: SegmentStore, where: Place, name: str, size: int) -> None:
         )
         target.stage(ticket, segments)
         target.end(started.entry_id)
+    os.sync()
     assert len(target.snapshot()) == 1
 
 
@@ -176,17 +187,17 @@ def _apart(step: str, where: Place, name: str, hosts: str) -> tuple[float, int, 
     """Run one step in a fresh process: milliseconds, requests to ZooKeeper, MiB at the peak, segments dealt with."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
-        return pool.apply(_step, (step, hosts, where.uri, where.options(), name))
+        return pool.apply(_step, (step, hosts, where, name))
 
 
-def _step(step: str, hosts: str, uri: str, options: dict[str, str], name: str) -> tuple[float, int, float, int]:
-    with SegmentStore.connect(hosts, cluster_of(uri), storage=open_store(uri, **options)) as store:
+def _step(step: str, hosts: str, where: Place, name: str) -> tuple[float, int, float, int]:
+    with open_segments(hosts, where) as store:
         assert store.storage.head("no/such") is None  # boto3 loads its models
         store.tables()
         later = store.clock.now_ms() + LATER_MS
         moved = store.replace(clock=dataclasses.replace(store.clock, now_ms=lambda: later))
         target, done = moved.table(name), Counter[str]()
-        requests = _counted(store.session)
+        sent = requests(store.session)
 
         def mark() -> None:
             done["mark"] = sum(target.cleanup().marked.values())
@@ -196,21 +207,7 @@ def _step(step: str, hosts: str, uri: str, options: dict[str, str], name: str) -
 
         taken: list[float] = []
         peak = _peak_memory(lambda: taken.append(milliseconds(mark if step == "mark" else drain)))
-        return taken[0], sum(requests.values()), peak, done[step]
-
-
-def _counted(session: ZooKeeperSession) -> Counter[str]:
-    """Counts the requests that ``session`` sends from now on, by kind."""
-    client: Any = session._client
-    found: Counter[str] = Counter()
-    real = client._call
-
-    def call(request: Any, pending: Any) -> Any:
-        found[type(request).__name__] += 1
-        return real(request, pending)
-
-    client._call = call
-    return found
+        return taken[0], sum(sent.values()), peak, done[step]
 
 
 def _peak_memory(work: Callable[[], object]) -> float:
@@ -251,6 +248,7 @@ def _delta(where: Place, size: int) -> Found:
         days = [day_of(number, size, DAYS).isoformat() for number in range(size)]
         paths = [f"day={day}/part-{number:06d}.parquet" for number, day in enumerate(days)]
         where.fill((f"{name}/{path}", "") for path in paths)
+        os.sync()
         actions = [add_action(path, day) for path, day in zip(paths, days, strict=True)]
         for push in (actions, []):
             handle = DeltaTable(uri, storage_options=options)
@@ -274,6 +272,7 @@ def _iceberg(where: Place, size: int) -> Found:
         catalog, handle = iceberg_table(Path(folder), f"{where.uri}/{name}", where.iceberg_options())
         files = [(f"{name}/data/{number:06d}.parquet", day_of(number, size, DAYS)) for number in range(size)]
         where.fill((key, "") for key, _ in files)
+        os.sync()
         with handle.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
             for key, day in files:
                 append.append_data_file(data_file(f"{where.uri}/{key}", day))
@@ -299,17 +298,10 @@ def _vanishing(where: Place, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        left = open_store(where.uri, **where.options())
-        if where.name == "local":
-            shutil.rmtree(left.root / name, ignore_errors=True)  # type: ignore[attr-defined]
+        if isinstance(where, Bucket):
+            where.empty(f"{name}/")
         else:
-            _empty(where, name)
-
-
-def _empty(where: Place, name: str) -> None:
-    client: Any = where.client  # type: ignore[attr-defined]
-    for page in client.get_paginator("list_objects_v2").paginate(Bucket="bench", Prefix=f"{name}/"):
-        where.remove([one["Key"] for one in page.get("Contents", ())])
+            shutil.rmtree(Path(where.uri.removeprefix("file://")) / name, ignore_errors=True)
 
 
 # --- the report

@@ -16,6 +16,7 @@ import pyarrow as pa
 from airflow_provider_segments.arrow.writing import TaskWriter, WriteJob
 from airflow_provider_segments.core.model.interval import Granularity
 from airflow_provider_segments.core.model.segment import StagedSegment
+from airflow_provider_segments.core.storage.base import ObjectStore
 from airflow_provider_segments.core.storage.local import LocalStore
 
 DAY_MS = 86_400_000
@@ -63,7 +64,7 @@ def events(rng: np.random.Generator, rows: int, day: int) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def write_job(table: str, store: LocalStore, prefix: str, *, entry: str = _TAG, attempt: int = 1) -> WriteJob:
+def write_job(table: str, store: ObjectStore, prefix: str, *, entry: str = _TAG, attempt: int = 1) -> WriteJob:
     """A build's own job for these columns: sorted by time, zstd."""
     return WriteJob(
         table=table, entry_id=entry, stager="build", attempt=attempt, prefix=prefix, generation="g",

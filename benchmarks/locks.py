@@ -1,6 +1,6 @@
 """Locks and allocations a second with 1 and 8 processes, beside kazoo's own Lock recipe, in the same run.
 
-python -m benchmarks.locks [--processes 1,8] [--seconds 3] [--only "lock and release,allocate 1,..."]
+python -m benchmarks.locks [--processes 1,8] [--seconds 3] [--only "lock and release,allocate 1,..."] [--servers 1|3]
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from airflow_provider_segments.core.locking import (
 )
 from airflow_provider_segments.core.model.interval import Interval
 from airflow_provider_segments.core.table import SegmentStore
-from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper
 from benchmarks.report import end_properly, machine, median, show, table
+from benchmarks.systems import add_servers, zookeeper
 
 DAY_MS = 86_400_000
 WAIT_S = 120.0
 FORK = multiprocessing.get_context("fork")
 
 NOTES = """\
-One table, one ZooKeeper server, each operation from scratch: ours reads the lock box, decides, and writes box and fence
+One table, each operation from scratch: ours reads the lock box, decides, and writes box and fence
 in one synced transaction; kazoo's Lock makes an ephemeral sequential znode, lists the queue, and deletes it. "own
 chunk": each process locks a chunk of its own; on our side all of them still change the one box of the table, kazoo uses
 a path for each chunk. "same chunk": all wait for one exclusive lock. "lock and release" counts the pair as one.
@@ -55,15 +55,16 @@ def main() -> None:
     parser.add_argument("--processes", default="1,8", help="how many, joined by commas")
     parser.add_argument("--seconds", type=float, default=3.0, help="measured time an operation")
     parser.add_argument("--only", default=",".join(OPERATIONS), help="operations, joined by commas")
+    add_servers(parser)
     args = parser.parse_args()
     end_properly()
     print(machine(), flush=True)
     rows = []
-    with tempfile.TemporaryDirectory(prefix="locks-") as folder, EmbeddedZooKeeper(Path(folder)) as server:
-        _measure(server.hosts, "allocate", 2, 1.5, 0)  # let the server's compiler see the work
+    with tempfile.TemporaryDirectory(prefix="locks-") as folder, zookeeper(Path(folder), args.servers) as hosts:
+        _measure(hosts, "allocate", 2, 1.5, 0)  # let the server's compiler see the work
         for run, name in enumerate(args.only.split(","), 1):
             for processes in map(int, args.processes.split(",")):
-                times = _measure(server.hosts, name, processes, args.seconds, run * 100 + processes)
+                times = _measure(hosts, name, processes, args.seconds, run * 100 + processes)
                 rows.append(_row(name, processes, times, args.seconds))
     print(table(["operation", "processes", "a second", "median ms", "p95 ms", "max ms"], rows))
     print(NOTES)

@@ -1,23 +1,41 @@
-"""Where the benchmarks of deletion keep their objects: a folder, or a bucket on a real S3 server (SeaweedFS)."""
+"""Where the benchmarks keep their objects: a folder, or a bucket on a real S3 server (SeaweedFS)."""
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from airflow_provider_segments.core.storage import attribute
 from airflow_provider_segments.core.storage.s3_owned import DELETE_BATCH
 from airflow_provider_segments.dev.s3 import S3Server
-from benchmarks.systems import CONTENT
+from airflow_provider_segments.dev.zookeeper import free_port
 
 BUCKET = "bench"
+ROWS = 100
 _OWNER = "segments-owner"
 _WRITERS = 8
+
+
+def small_file() -> bytes:
+    """A Parquet file of ``ROWS`` rows."""
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": pa.array(range(ROWS), pa.int64())}), buffer)
+    return bytes(buffer.getvalue())
+
+
+CONTENT = small_file()
 
 
 def cluster_of(uri: str) -> str:
@@ -26,18 +44,34 @@ def cluster_of(uri: str) -> str:
 
 
 class Place(Protocol):
-    """A place for objects, with the plainest way to delete some."""
+    """A place for objects, with the plainest way to write and to delete some. It can be sent to another process."""
 
-    name: str
-    uri: str
-    allowed: float
-    """How many times as long as the raw floor ours may take (issue 3)."""
+    @property
+    def name(self) -> str:
+        """``local`` or ``s3``."""
+
+    @property
+    def uri(self) -> str:
+        """Its address, without a slash at its end."""
+
+    @property
+    def metrics(self) -> str:
+        """Where its server counts what it was asked; nothing for a folder."""
 
     def options(self) -> dict[str, str]:
         """What opens it as a store of ours."""
 
+    def at(self, name: str) -> Place:
+        """The place ``name`` below this one."""
+
     def fill(self, objects: Iterable[tuple[str, str]]) -> None:
-        """Write an object for each key and owner metadata."""
+        """Write a small object for each key and owner metadata."""
+
+    def put(self, files: Iterable[tuple[Path, str]]) -> None:
+        """Copy each file to its key."""
+
+    def paths(self, keys: Sequence[str], folder: Path) -> list[Path]:
+        """The objects as files: where they are, or copies in ``folder``."""
 
     def remove(self, keys: Sequence[str]) -> None:
         """The raw floor: delete, and look at nothing."""
@@ -52,16 +86,29 @@ class Place(Protocol):
         """What pyiceberg needs to get here."""
 
 
+def key_of(where: Place, uri: str) -> str:
+    """The key of a file that another system has named."""
+    return unquote((uri if "://" in uri else f"file://{uri}").removeprefix(f"{where.uri}/"))
+
+
+@dataclass(frozen=True)
 class Folder:
     """A folder of this disk. The raw floor is ``unlink`` in a loop and one fsync of the folder."""
 
-    name, allowed = "local", 2.0
+    root: Path
+    name: str = "local"
+    metrics: str = ""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.uri = root, root.as_uri()
+    @property
+    def uri(self) -> str:
+        return self.root.as_uri()
 
     def options(self) -> dict[str, str]:
         return {}
+
+    def at(self, name: str) -> Folder:
+        (self.root / name).mkdir(exist_ok=True)
+        return Folder(self.root / name)
 
     def fill(self, objects: Iterable[tuple[str, str]]) -> None:
         for key, owner in objects:
@@ -70,7 +117,14 @@ class Folder:
             path.write_bytes(CONTENT)
             if owner:
                 os.setxattr(path, attribute.NAME, owner.encode())
-        os.sync()
+
+    def put(self, files: Iterable[tuple[Path, str]]) -> None:
+        for path, key in files:
+            (self.root / key).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, self.root / key)
+
+    def paths(self, keys: Sequence[str], folder: Path) -> list[Path]:
+        return [self.root / key for key in keys]
 
     def remove(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -91,56 +145,82 @@ class Folder:
         return {}
 
 
+@dataclass(frozen=True)
 class Bucket:
-    """A bucket. The raw floor is ``delete_objects``, 1,000 keys a request, one request after the other."""
+    """A bucket, or what is below ``prefix`` in it. The raw floor is ``delete_objects``, 1,000 keys a request, one after
+    the other."""
 
-    name, allowed = "s3", 3.0
+    endpoint: str
+    access_key: str
+    secret_key: str = field(repr=False)
+    metrics: str
+    prefix: str = ""
+    name: str = "s3"
 
-    def __init__(self, server: S3Server) -> None:
-        self.server, self.uri = server, f"s3://{BUCKET}"
-        server.create_bucket(BUCKET)
-        self.client = server._client()
+    @property
+    def uri(self) -> str:
+        return f"s3://{BUCKET}/{self.prefix}".rstrip("/")
 
     def options(self) -> dict[str, str]:
-        return self.server.options
+        return {"endpoint_url": self.endpoint, "access_key": self.access_key, "secret_key": self.secret_key}
+
+    def at(self, name: str) -> Bucket:
+        return Bucket(self.endpoint, self.access_key, self.secret_key, self.metrics, f"{self.prefix}{name}/")
 
     def fill(self, objects: Iterable[tuple[str, str]]) -> None:
         def put(one: tuple[str, str]) -> None:
             metadata = {_OWNER: one[1]} if one[1] else {}
-            self.client.put_object(Bucket=BUCKET, Key=one[0], Body=CONTENT, Metadata=metadata)
+            self._client().put_object(Bucket=BUCKET, Key=self.prefix + one[0], Body=CONTENT, Metadata=metadata)
 
-        with ThreadPoolExecutor(_WRITERS) as pool:
-            for _ in pool.map(put, objects):
-                pass
+        _side_by_side(put, objects)
+
+    def put(self, files: Iterable[tuple[Path, str]]) -> None:
+        _side_by_side(lambda one: self._client().upload_file(str(one[0]), BUCKET, self.prefix + one[1]), files)
+
+    def paths(self, keys: Sequence[str], folder: Path) -> list[Path]:
+        found = {key: folder / f"{number}.parquet" for number, key in enumerate(keys)}
+        _side_by_side(
+            lambda one: self._client().download_file(BUCKET, self.prefix + one[0], str(one[1])), found.items()
+        )
+        return list(found.values())
 
     def remove(self, keys: Sequence[str]) -> None:
         for start in range(0, len(keys), DELETE_BATCH):
-            wanted = [{"Key": key} for key in keys[start : start + DELETE_BATCH]]
-            reply = self.client.delete_objects(Bucket=BUCKET, Delete={"Objects": wanted, "Quiet": True})
+            wanted = [{"Key": self.prefix + key} for key in keys[start : start + DELETE_BATCH]]
+            reply = self._client().delete_objects(Bucket=BUCKET, Delete={"Objects": wanted, "Quiet": True})
             assert not reply.get("Errors")
 
     def count(self, prefix: str) -> int:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=self.prefix + prefix)
         keys = (one["Key"] for page in pages for one in page.get("Contents", ()))
         return sum(not key.endswith("/") for key in keys)  # Arrow leaves markers of folders
 
+    def empty(self, prefix: str) -> None:
+        """Remove everything below ``prefix``."""
+        pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=self.prefix + prefix)
+        for page in pages:
+            self.remove([one["Key"].removeprefix(self.prefix) for one in page.get("Contents", ())])
+
     def delta_options(self) -> dict[str, str]:
         return {
-            "AWS_ENDPOINT_URL": self.server.endpoint_url,
-            "AWS_ACCESS_KEY_ID": self.server.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.server.secret_key,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
             "AWS_CONDITIONAL_PUT": "etag",
         }
 
-    def iceberg_options(self) -> dict[str, Any]:
+    def iceberg_options(self) -> dict[str, str]:
         return {
-            "s3.endpoint": self.server.endpoint_url,
-            "s3.access-key-id": self.server.access_key,
-            "s3.secret-access-key": self.server.secret_key,
+            "s3.endpoint": self.endpoint,
+            "s3.access-key-id": self.access_key,
+            "s3.secret-access-key": self.secret_key,
             "s3.region": "us-east-1",
         }
+
+    def _client(self) -> Any:
+        return _s3_client(self.endpoint, self.access_key, self.secret_key)
 
 
 @contextmanager
@@ -150,7 +230,25 @@ def place(name: str, folder: Path) -> Iterator[Place]:
         (folder / "objects").mkdir()
         yield Folder(folder / "objects")
     elif name == "s3":
-        with S3Server(folder / "s3") as server:
-            yield Bucket(server)
+        counts = free_port()
+        with S3Server(folder / "s3", flags={"metricsPort": str(counts)}) as server:
+            server.create_bucket(BUCKET)
+            metrics = f"http://127.0.0.1:{counts}/metrics"
+            yield Bucket(server.endpoint_url, server.access_key, server.secret_key, metrics)
     else:
         raise SystemExit(f"store {name!r} is unknown: use local, s3")
+
+
+@functools.cache
+def _s3_client(endpoint: str, access_key: str, secret_key: str) -> Any:
+    """One a process: boto3 takes longer to make a client than to delete a thousand objects."""
+    import boto3
+
+    keys = {"aws_access_key_id": access_key, "aws_secret_access_key": secret_key}
+    return boto3.session.Session().client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
+
+
+def _side_by_side(work: Any, items: Iterable[Any]) -> None:
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        for _ in pool.map(work, items):
+            pass

@@ -19,7 +19,8 @@ from airflow_provider_segments.core.model.segment import StagedSegment
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.spark.environment import spark_environment
 from benchmarks.events import Input, fingerprint, order_of
-from benchmarks.places import cluster_of
+from benchmarks.places import Place, key_of
+from benchmarks.systems import open_segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,11 +30,13 @@ ROW_GROUP = 262_144
 
 @dataclass(frozen=True)
 class Setup:
-    """What every system is given: the input, the rows an output file is to have, and for ours a ZooKeeper."""
+    """What every system is given: the input, the rows an output file is to have, for those that keep a table a place
+    for it, and for ours ZooKeeper."""
 
     source: Input
     target_rows: int
     hosts: str
+    place: Place
     shape: str
     locking: bool
 
@@ -65,26 +68,23 @@ def segments(setup: Setup, folder: Path) -> Iterator[Rewrite]:
     """Ours, through Spark, with everything that it checks."""
     from airflow_provider_segments.spark.compact import compact_table
 
-    root = folder / "objects"
-    with (
-        spark_session(folder) as spark,
-        SegmentStore.connect(setup.hosts, cluster_of(root.as_uri()), root.as_uri()) as store,
-    ):
+    place = setup.place.at(folder.name)
+    with spark_session(folder) as spark, open_segments(setup.hosts, place) as store:
 
         def rewrite(number: int) -> Done:
-            table = _our_table(store, setup, root, number)
+            table = _our_table(store, setup, place, number)
             done = Timer()
             report = compact_table(spark, table, identity=f"round {number}")
             done.stop()
             if report.failed:
                 raise RuntimeError(report.failed[0].error)
-            found = [root / segment.key for segment in table.snapshot().segments]
+            found = place.paths([segment.key for segment in table.snapshot().segments], _copies(folder, number))
             return done.checked(setup, found)
 
         yield rewrite
 
 
-def _our_table(store: SegmentStore, setup: Setup, root: Path, number: int) -> Table:
+def _our_table(store: SegmentStore, setup: Setup, place: Place, number: int) -> Table:
     """A table with the input's files as one push."""
     name = f"events_{setup.shape}_{number}"
     build: dict[str, Any] = {"segmentGranularity": "DAY", "targetRowsPerSegment": setup.target_rows}
@@ -100,7 +100,7 @@ def _our_table(store: SegmentStore, setup: Setup, root: Path, number: int) -> Ta
     table = store.table(name)
     started = table.start()
     ticket = table.open_stage(started.entry_id)
-    _copy(setup, lambda _: root / ticket.prefix)
+    place.put((setup.source.path(one), ticket.prefix + one.record.file) for one in setup.source.files)
     table.stage(ticket, setup.source.files)
     table.end(started.entry_id)
     return table
@@ -132,20 +132,24 @@ def delta(setup: Setup, folder: Path) -> Iterator[Rewrite]:
     size = setup.source.bytes * 11 // 10 // setup.outputs  # it makes one file more when it is exact
     properties = WriterProperties(compression="ZSTD")
 
+    options = setup.place.delta_options()
+
     def rewrite(number: int) -> Done:
-        root = folder / str(number)
+        place = setup.place.at(f"{folder.name}-{number}")
         parted = setup.source.days > 1
-        _copy(setup, lambda one: root / f"day={one.chunk}" if parted else root)
-        if parted:
-            convert_to_deltalake(str(root), partition_by=Schema([Field("day", "string")]), partition_strategy="hive")
-        else:
-            convert_to_deltalake(str(root))
+        days = [f"day={one.chunk}/" if parted else "" for one in setup.source.files]
+        place.put(
+            (setup.source.path(one), day + one.record.file) for one, day in zip(setup.source.files, days, strict=True)
+        )
+        hive: Any = {"partition_by": Schema([Field("day", "string")]), "partition_strategy": "hive"} if parted else {}
+        convert_to_deltalake(place.uri, storage_options=options, **hive)
         done = Timer()
-        metrics = DeltaTable(str(root)).optimize.compact(target_size=size, writer_properties=properties)
+        table = DeltaTable(place.uri, storage_options=options)
+        metrics = table.optimize.compact(target_size=size, writer_properties=properties)
         done.stop()
         assert metrics["numFilesRemoved"] == len(setup.source.files)
-        uris = DeltaTable(str(root)).file_uris()
-        return done.checked(setup, [Path(uri.removeprefix("file://")) for uri in uris])
+        keys = [key_of(place, uri) for uri in DeltaTable(place.uri, storage_options=options).file_uris()]
+        return done.checked(setup, place.paths(keys, _copies(folder, number)))
 
     yield rewrite
 
@@ -248,6 +252,13 @@ def _peak(pid: int) -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+def _copies(folder: Path, number: int) -> Path:
+    """Where files that are not on this disk are copied to, to be read."""
+    copies = folder / f"copies-{number}"
+    copies.mkdir()
+    return copies
 
 
 def _copy(setup: Setup, place: Callable[[StagedSegment], Path]) -> None:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -57,11 +58,13 @@ class S3Server:
     """A SeaweedFS process with its data below ``data_dir``, started by :meth:`start` or ``with``.
 
     Data survives a stop and a kill; a second :meth:`start` keeps port and keys. Raises :class:`InvalidConfigError`
-    without the wheel, and :class:`StorageUnavailableError` when the server does not come up.
+    without the wheel, and :class:`StorageUnavailableError` when the server does not come up. ``flags`` are more options
+    of its command line.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, flags: Mapping[str, str] | None = None) -> None:
         self.data_dir = data_dir
+        self.flags = flags or {}
         self.access_key = "dev" + secrets.token_hex(8)
         self.secret_key = secrets.token_urlsafe(30)
         self._ports: dict[str, int] = {}
@@ -91,7 +94,7 @@ class S3Server:
         """Start the server and wait, at most ``timeout`` seconds, until it takes an object."""
         (self.data_dir / "data").mkdir(parents=True, exist_ok=True)
         self._ports = self._ports or dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
-        flags = _FLAGS | {name: str(port) for name, port in self._ports.items()}
+        flags = {**_FLAGS, **{name: str(port) for name, port in self._ports.items()}, **self.flags}
         command = [_weed(), "-logtostderr=true", "server", *(f"-{name}={value}" for name, value in flags.items())]
         # Keys go in by the environment: a command line can be read by every user of the machine.
         keys = {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}

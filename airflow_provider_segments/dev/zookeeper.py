@@ -18,7 +18,8 @@ from typing import Self
 
 from airflow_provider_segments.exceptions import InvalidConfigError, MetadataUnavailableError
 
-_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_ALONE = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_MEMBER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _CONFIG = """\
 tickTime=500
 dataDir={data}
@@ -44,8 +45,9 @@ class EmbeddedZooKeeper:
 
     Data survives a stop and a kill, and, with ``sync``, a crash of the machine: then every write waits
     for the disk. Raises :class:`InvalidConfigError` without pyspark or Java, and :class:`MetadataUnavailableError`
-    when the server does not come up. ``settings`` are more lines of its ``zoo.cfg`` (TLS, authentication) and
-    ``java_options`` more options of its JVM.
+    when the server does not come up. ``settings`` are more lines of its ``zoo.cfg`` (TLS, authentication; with
+    ``server.1`` it is a member of an ensemble, and needs its ``myid`` in ``data_dir/data``) and ``java_options`` more
+    options of its JVM.
     """
 
     def __init__(
@@ -83,7 +85,8 @@ class EmbeddedZooKeeper:
         more = "".join(f"{name}={value}\n" for name, value in self.settings.items())
         config.write_text(_CONFIG.format(data=self.data_dir / "data", port=self.port) + more)
         options = ["-Xmx512m", "-XX:+UseSerialGC", f"-Dzookeeper.forceSync={'yes' if self.sync else 'no'}"]
-        command = [_java(), *options, *self.java_options, "-cp", f"{_jars()}/*", _MAIN, str(config)]
+        main = _MEMBER if "server.1" in self.settings else _ALONE
+        command = [_java(), *options, *self.java_options, "-cp", f"{_jars()}/*", main, str(config)]
         with (self.data_dir / "zookeeper.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=self.data_dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
