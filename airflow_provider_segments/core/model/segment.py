@@ -68,7 +68,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def stored_bytes(self) -> int:
         """Bytes of all objects of the segment."""
-        return self.bytes * len(self.stores())
+        return self.bytes * (self.primary + (self.offload is not None))
 
     def stores(self) -> list[OffloadContext | None]:
         """Where the segment has objects: ``None`` is primary storage."""

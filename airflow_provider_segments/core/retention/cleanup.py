@@ -425,17 +425,16 @@ def _shards_in(context: TableContext, overwrites: Iterable[Overwrite]) -> Iterab
 def _mark(
     context: TableContext, found: Iterable[Shard], unwanted: Callable[[SegmentRecord], bool], *, reason: str
 ) -> Freed:
-    freed = Freed()
+    sizes: list[int] = []
 
     def keep(record: SegmentRecord) -> bool:
-        nonlocal freed
         if not unwanted(record):
             return True
-        freed += Freed.of([record])
+        sizes.append(record.stored_bytes)
         return False
 
     context.marker.mark(found, keep, reason=reason)
-    return freed
+    return Freed(len(sizes), sum(sizes))
 
 
 def _replaced_in(context: TableContext, lineage: Lineage, entry_id: str) -> Iterator[Shard]:
