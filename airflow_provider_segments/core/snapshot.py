@@ -228,7 +228,8 @@ class _Holding:
 
     The lease comes after the snapshot, so a removal in between would not wait for it. Every removal changes the
     registry's root before the first object may go: a root that is still as the snapshot saw it, read after the lease
-    was made, proves that there was none. Otherwise the snapshot is taken again, under the lease.
+    was made, proves that there was none. Otherwise the snapshot is taken again, under the lease. ``root_version`` is
+    that of before the shards were read: an offload between the two would else leave us with addresses that are going.
     """
 
     reader: SnapshotReader
@@ -375,7 +376,7 @@ class SnapshotReader:
                 raise _forgotten(self.table, as_of)
             visible = Visibility(view, _in_time_order(read.shards), interval)
             taken = self._snapshot(stored, interval, visible.blocks, visible.cuts)
-            holding = _Holding(self, owner, as_of, read.root.version, mark) if owner else None
+            holding = _Holding(self, owner, as_of, read.version, mark) if owner else None
             return stored, replace(taken, _holding=holding)
         raise ContentionError(f"snapshot of table {self.table!r}: a clean-up overtook all {_ATTEMPTS} attempts")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from airflow_provider_segments.core.registry.registry import Registry
+from airflow_provider_segments.core.registry.shard import Shard, ShardName
 from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.table import SegmentStore, Table
 from airflow_provider_segments.core.zookeeper import ZooKeeperSession
 from airflow_provider_segments.exceptions import LeaseLostError, ObjectNotFoundError
 from tests.support.owned import contents_of, drain, expected_keys, keys_in, push_owned
 from tests.support.sessions import expire, settings, store_on
-from tests.support.tables import HandClock, make_table
+from tests.support.tables import DAY_MS, HandClock, make_table
 
 
 def read(held: Snapshot) -> dict[str, bytes]:
@@ -82,3 +86,33 @@ def test_a_reader_whose_session_expired_hears_of_it(tiered_store: SegmentStore, 
         with pytest.raises(ObjectNotFoundError), reader.table("t").snapshot():
             expire(session)
             read(held)  # an error that is on its way is not hidden by the lost lease
+
+
+def offload_between(table: Table, monkeypatch: pytest.MonkeyPatch, hand: HandClock) -> dict[str, bytes]:
+    """Copies of all segments are in tiered storage. The next snapshot finds them in both storages, and before it asks
+    for the registry's root, the primary copies are queued for deletion. Returns the contents."""
+    table.offload(older_than_ms=DAY_MS, primary_lag_ms=DAY_MS)
+    hand.advance(DAY_MS)
+    read_shards = Registry._read
+
+    def read_and_offload(registry: Registry, names: Sequence[ShardName]) -> list[Shard]:
+        found = read_shards(registry, names)
+        monkeypatch.setattr(Registry, "_read", read_shards)
+        assert table.offload(older_than_ms=DAY_MS, primary_lag_ms=DAY_MS).primary_marked == 2
+        return found
+
+    before = contents_of(table)
+    monkeypatch.setattr(Registry, "_read", read_and_offload)
+    return before
+
+
+def test_an_offload_in_the_middle_of_a_snapshot_takes_no_file_from_its_reader(
+    tiered_store: SegmentStore, hand: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message is older than the lease and waits for nobody, so the reader has to look again."""
+    table = make_table(tiered_store)
+    push_owned(table, ["a", "b"])
+    before = offload_between(table, monkeypatch, hand)
+    with table.snapshot(owner="the reader") as held:
+        assert drain(tiered_store, hand).total("deleted") == 2
+        assert read(held) == before

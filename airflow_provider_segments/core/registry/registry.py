@@ -69,10 +69,12 @@ class StoredRoot:
 
 @dataclass(frozen=True, slots=True)
 class RegistryRead:
-    """Shards of some chunks, and the root as it was after they were read."""
+    """Shards of some chunks, the root as it was after they were read, and the version it had before: what was removed
+    or offloaded in between may be missed by the shards, and shows in the root."""
 
     shards: tuple[Shard, ...]
     root: StoredRoot
+    version: int
 
 
 _ROOT = RecordDecoder(Root, "registry root")
@@ -103,8 +105,9 @@ class Registry:
         A shard that goes away in between is left out; whether that matters to the reader, the root says.
         Raises :class:`TableNotFoundError` and :class:`CorruptRecordError`.
         """
-        names = [name for name in self.shard_names(interval) if wanted(name)]
-        return RegistryRead(tuple(self._read(names)), self.root())
+        root, chunks = self._session.get_with_children(self.path)
+        names = [name for name in self._names_in(chunks, interval) if wanted(name)]
+        return RegistryRead(tuple(self._read(names)), self.root(), -1 if root is None else root.version)
 
     def stream(self, wanted: Callable[[ShardName], bool]) -> Iterator[Shard]:
         """Shards ``wanted``, read some at a time: for who goes through a whole table and keeps nothing of it.
@@ -121,7 +124,11 @@ class Registry:
 
     def shard_names(self, interval: Interval | None = None) -> list[ShardName]:
         """All shards of the chunks that overlap ``interval``, from two round trips of names."""
-        intervals = {chunk: shards.chunk_interval(self.path, chunk) for chunk in self._session.children(self.path)}
+        return self._names_in(self._session.children(self.path), interval)
+
+    def _names_in(self, every: Iterable[str], interval: Interval | None) -> list[ShardName]:
+        """The shards of those of the chunks ``every`` that overlap ``interval``."""
+        intervals = {chunk: shards.chunk_interval(self.path, chunk) for chunk in every}
         chunks = [chunk for chunk, time in intervals.items() if interval is None or time.overlaps(interval)]
         parents = [f"{self.path}/{chunk}" for chunk in chunks]
         below = self._session.children_many(parents)

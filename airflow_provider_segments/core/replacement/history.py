@@ -79,7 +79,7 @@ def _read_registry(registry: Registry, before: TableRead | None) -> RegistryRead
     read = registry.read(lambda name: name.path not in known)
     if read.root != before.registry.root:
         return registry.read(lambda _: True)
-    return RegistryRead((*before.registry.shards, *read.shards), read.root)
+    return RegistryRead((*before.registry.shards, *read.shards), read.root, before.registry.version)
 
 
 def _completed_at(stored: StoredGuard | None) -> int:

@@ -129,6 +129,12 @@ class ZooKeeperSession:
         replies = self._read_many([GetChildren(self._full(path), None) for path in paths])
         return [sorted(reply or ()) for reply in replies]
 
+    def get_with_children(self, path: str) -> tuple[Node | None, list[str]]:
+        """The node at ``path`` as it was before the names below it, sorted, were read; in one round trip."""
+        full = self._full(path)
+        node, names = self._read_many([GetData(full, None), GetChildren(full, None)])
+        return None if node is None else _node(*node), sorted(names or ())
+
     def acl(self, path: str) -> list[Any]:
         """Who may do what with the node at ``path``, as kazoo's ``ACL`` values; empty when there is no such node."""
         try:
