@@ -25,6 +25,7 @@ SYSTEMS = (Segments.name, Delta.name, Iceberg.name)
 DAY = datetime.date(2013, 6, 1)
 
 NOTES = """\
+"Nothing changed" is table.snapshot(known=...), two versions asked in one go.
 "whole" is the snapshot alone, "+files" with the addresses of all files, "+meta" with the metadata of all files as
 objects (ours: .segments) or as an Arrow table (delta-rs); pyiceberg plans all three at once. Each measurement starts
 without anything read: ours keeps its ZooKeeper session and reads everything anew, delta-rs opens the table, pyiceberg
@@ -61,6 +62,8 @@ def main() -> None:
     print(cost_table("What it costs to find all files, with addresses and metadata", costs))
     if days:
         print("One day of 10 files out of n days, ms: " + "   ".join(f"{n:,}: {show(ms)}" for n, ms in days.items()))
+    again = {size: results[Segments.name, size]["again"] for size in sizes if (Segments.name, size) in results}
+    print("Nothing changed since the last snapshot, ms: " + "   ".join(f"{n:,}: {show(ms)}" for n, ms in again.items()))
     print("\n".join(["Targets:", *_verdicts(results)]))
     print(f"{NOTES}\n{COSTS}")
 
@@ -72,6 +75,8 @@ def _measure(system: System, rounds: int) -> tuple[dict[str, float], Costs]:
     whole = [system.resolve() for _ in range(rounds)]
     found = {step: median([one[step] for one in whole]) for step in whole[0]}
     spent = {name: value / rounds for name, value in system.meter.taken().items()}
+    if isinstance(system, Segments):
+        found["again"] = median([system.look_again() for _ in range(rounds)])
     return found | {"day": median([system.resolve_day(DAY) for _ in range(rounds)])}, spent
 
 

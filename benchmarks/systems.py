@@ -25,6 +25,7 @@ import pyarrow as pa
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.core.model.names import entry_tag
 from airflow_provider_segments.core.model.segment import SegmentRecord, StagedSegment
+from airflow_provider_segments.core.snapshot import Snapshot
 from airflow_provider_segments.core.storage import open_store
 from airflow_provider_segments.core.table import SegmentStore
 from airflow_provider_segments.dev.zookeeper import EmbeddedZooKeeper, free_port
@@ -182,6 +183,14 @@ class Segments:
     def resolve_day(self, day: datetime.date) -> float:
         start = int(datetime.datetime.combine(day, datetime.time(), datetime.UTC).timestamp()) * 1000
         return milliseconds(lambda: self.table.snapshot(start, start + 86_400_000).files)
+
+    def look_again(self) -> float:
+        """Milliseconds until a reader knows that nothing has changed since its last snapshot."""
+        known = self.table.snapshot()
+        again: list[Snapshot] = []
+        taken = milliseconds(lambda: again.append(self.table.snapshot(known=known)))
+        assert again[0] is known
+        return taken
 
     def _write(self, prefix: str, tag: str) -> list[StagedSegment]:
         segments = [

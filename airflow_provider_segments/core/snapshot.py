@@ -291,20 +291,45 @@ class SnapshotReader:
         as_of: str | None = None,
         mark: int | None = None,
         owner: str = "",
+        known: Snapshot | None = None,
     ) -> Snapshot:
         """The visible segments of chunks and segments that overlap ``[start, end)`` (UTC milliseconds; ``None`` is
         open).
 
         ``as_of`` takes the table as it was right after that lineage entry was completed; ``mark`` takes an upsert table
         at that version, by default the newest. In a ``with`` block the snapshot holds a lease for ``owner``, which
-        people see who wonder what a deletion waits for. Raises :class:`ValueError` for an empty range,
+        people see who wonder what a deletion waits for. ``known`` is a snapshot that was taken before, outside of a
+        ``with`` block: it is returned when the same request would give the same, which one look at two versions tells.
+        Raises :class:`ValueError` for an empty range,
         :class:`TableNotFoundError`, :class:`EntryNotFoundError`, :class:`SnapshotRefusedError` when the past is no
         longer there in full, :class:`UpsertRefusedError` for a mark that cannot be read, and
         :class:`CorruptRecordError`.
         """
         reader = owner or f"{socket.gethostname()}:{os.getpid()}"
-        stored, taken = self._take(_interval(start, end), as_of, reader, mark)
+        interval = _interval(start, end)
+        if known is not None and self._is_current(known, _Holding(self, reader, as_of, 0, mark), interval):
+            return known
+        stored, taken = self._take(interval, as_of, reader, mark)
         return self._marked(stored, taken, mark, as_of)
+
+    def _is_current(self, known: Snapshot, asked: _Holding, interval: Interval) -> bool:
+        """Return True if nothing that readers see has changed since ``known`` was taken, as ``asked`` and of
+        ``interval``.
+
+        What is visible is decided by the lineage, over shards that a settled entry no longer adds to: they only lose
+        segments, or say that one is in tiered storage only, and both change the registry's root. So with the root as
+        the snapshot saw it, asked after a lineage that is the same, there was nothing to see. The past is read anew.
+        """
+        holding = known._holding
+        if holding is None or holding.as_of is not None or asked.as_of is not None:
+            return False
+        same = (known.table, known.interval, holding.owner, holding.mark) == (
+            self.table, interval, asked.owner, asked.mark,
+        )  # fmt: skip
+        if not same or holding.reader.cluster is not self.cluster:
+            return False
+        lineage, root = self.cluster.session.stats([self.records.path, self.registry.path])
+        return lineage is not None and root is not None and (lineage[1], root[0]) == (known.zxid, holding.root_version)
 
     def held_back(self) -> Snapshot:
         """The segments of an upsert table whose rows wait to be resolved: no mark shows them."""

@@ -437,10 +437,12 @@ class Table:
         as_of: str | None = None,
         mark: int | None = None,
         owner: str = "",
+        known: Snapshot | None = None,
     ) -> Snapshot:
         """What is visible: see :meth:`.snapshot.SnapshotReader.take`. ``with table.snapshot() as taken:`` keeps its
-        objects from being deleted until the block ends."""
-        taken = self._context.reader.take(start, end, as_of=as_of, mark=mark, owner=owner)
+        objects from being deleted until the block ends. A process that looks again and again gives what it has got
+        last as ``known``, and gets it back while nothing has changed."""
+        taken = self._context.reader.take(start, end, as_of=as_of, mark=mark, owner=owner, known=known)
         dropped_by = taken.lineage.dropped_by if taken.lineage is not None else None
         if dropped_by is not None:
             raise TableDroppedError(

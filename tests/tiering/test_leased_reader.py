@@ -116,3 +116,18 @@ def test_an_offload_in_the_middle_of_a_snapshot_takes_no_file_from_its_reader(
     with table.snapshot(owner="the reader") as held:
         assert drain(tiered_store, hand).total("deleted") == 2
         assert read(held) == before
+
+
+def test_a_known_snapshot_is_not_given_again_after_an_offload(
+    tiered_store: SegmentStore, hand: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither after one that came later, nor after one that it missed itself."""
+    table = make_table(tiered_store)
+    push_owned(table, ["a", "b"])
+    early = table.snapshot()
+    before = offload_between(table, monkeypatch, hand)
+    missed = table.snapshot()
+    assert missed.urls == early.urls
+    assert drain(tiered_store, hand).total("deleted") == 2
+    for known in (early, missed):
+        assert read(table.snapshot(known=known)) == before

@@ -135,6 +135,17 @@ class ZooKeeperSession:
         node, names = self._read_many([GetData(full, None), GetChildren(full, None)])
         return None if node is None else _node(*node), sorted(names or ())
 
+    def stats(self, paths: Sequence[str]) -> list[tuple[int, int] | None]:
+        """Version and zxid of the last change of the nodes at ``paths``, asked in order and at once, without data;
+        ``None`` where there is none. For a few paths."""
+
+        def ask() -> list[tuple[int, int] | None]:
+            sent = [self._client.exists_async(path) for path in paths]
+            found = [pending.get(timeout=self.settings.operation_timeout) for pending in sent]
+            return [None if stat is None else (stat.version, stat.mzxid) for stat in found]
+
+        return self._until_answered(ask)
+
     def acl(self, path: str) -> list[Any]:
         """Who may do what with the node at ``path``, as kazoo's ``ACL`` values; empty when there is no such node."""
         try:
