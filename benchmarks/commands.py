@@ -33,8 +33,8 @@ COMMANDS = (
 FLOOR = ("pass", "import kazoo", "import kazoo.client", "import airflow_provider_segments.core.table")
 NOTES = """\
 User and system time of the process and all that it starts, milliseconds, each in a new process; Python's compiled
-files are there already. The table is empty and its objects are on this disk: with S3, boto3 is loaded where a command opens one.
-The upper rows run "python -c" with the same interpreter."""
+files are there already. The table is empty and its objects are on this disk: with S3, boto3 is loaded where a command
+looks at one. The upper rows run "python -c" with the same interpreter."""
 
 
 def main() -> None:
