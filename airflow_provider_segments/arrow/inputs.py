@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import glob
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,12 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_segments.core.storage import open_store
+from airflow_provider_segments.exceptions import SegmentsError
+
+FILE_FORMATS = ("csv", "json", "orc", "parquet", "text")
+"""Formats whose input is paths of files; of others, it may be a name or an address."""
+
+_PATTERN = re.compile(r"[*?\[{\\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +53,48 @@ def input_files(source: Source) -> Iterator[InputFile]:
     Raises :class:`OSError` and what the object store raises.
     """
     for path in source.paths:
-        address = urlsplit(path)
-        if address.scheme in ("s3", "s3a") and source.storage_options is not None:
-            yield from _objects(address.netloc, address.path.strip("/"), source.storage_options)
-        elif address.scheme in ("", "file"):
-            yield from _local_files(unquote(address.path) if address.scheme else path)
+        yield from files_at(path, source)
+
+
+def files_at(path: str, source: Source) -> Iterator[InputFile]:
+    """As :func:`input_files`, for one of the paths of ``source``."""
+    if (place := _object_place(path, source)) is not None:
+        yield from _objects(*place)
+    elif (local := _local_path(path)) is not None:
+        yield from _local_files(local)
+
+
+def absent_paths(source: Source) -> list[str]:
+    """The paths of ``source`` at which there is nothing, as seen from here; a folder without files is something. Leaves
+    out patterns, and paths of which it cannot be told."""
+    return [path for path in source.paths if not _PATTERN.search(path) and _is_absent(path, source)]
+
+
+def _is_absent(path: str, source: Source) -> bool:
+    try:
+        if (place := _object_place(path, source)) is not None:
+            bucket, key, options = place
+            store = open_store(f"s3://{bucket}", **options)
+            return store.head(key) is None and next(iter(store.list(f"{key}/")), None) is None
+        local = _local_path(path)
+        return local is not None and not os.path.lexists(local)
+    except (SegmentsError, OSError):
+        return False
+
+
+def _object_place(path: str, source: Source) -> tuple[str, str, Mapping[str, str]] | None:
+    """Bucket, key and options, for an address that can be asked for."""
+    address = urlsplit(path)
+    if address.scheme not in ("s3", "s3a") or source.storage_options is None:
+        return None
+    return address.netloc, address.path.strip("/"), source.storage_options
+
+
+def _local_path(path: str) -> str | None:
+    address = urlsplit(path)
+    if address.scheme not in ("", "file"):
+        return None
+    return unquote(address.path) if address.scheme else path
 
 
 def _local_files(path: str) -> Iterator[InputFile]:

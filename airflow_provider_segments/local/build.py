@@ -21,7 +21,7 @@ from typing import BinaryIO
 import pyarrow
 
 from airflow_provider_segments.arrow.columns import check_names, check_time_column, check_wanted
-from airflow_provider_segments.arrow.inputs import InputFile, Source, input_files
+from airflow_provider_segments.arrow.inputs import InputFile, Source, files_at
 from airflow_provider_segments.arrow.push import (
     BuiltPush,
     WrittenRows,
@@ -161,14 +161,18 @@ def write_rows(
 def _files(source: Source) -> list[InputFile]:
     """In the order of their names. What cannot be seen from here, executors with other rights may see."""
     try:
-        return sorted(input_files(source), key=lambda file: file.name)
+        found = {path: list(files_at(path, source)) for path in source.paths}
     except (OSError, SegmentsError) as error:
         raise NeedsSparkError(f"the input cannot be seen from here ({type(error).__name__}): {error}") from error
+    for path, files in found.items():
+        if not files:
+            raise NeedsSparkError(f"no file of the input can be seen from here at {path}")
+    return sorted((file for files in found.values() for file in files), key=lambda file: file.name)
 
 
 def _check_files(files: Sequence[InputFile], most_bytes: int | None) -> None:
     if not files:
-        raise NeedsSparkError("no file of the input can be seen from here")
+        raise NeedsSparkError("the input names no path")
     if any("=" in part for file in files for part in file.name.split("/")):
         raise NeedsSparkError("folders give columns to the input")
     stored = sum(file.bytes for file in files)

@@ -56,7 +56,8 @@ class BuildSegmentsOperator(InputJobOperator):
         where ``conn_id`` is a ``spark_connect`` connection, has a Spark Connect server build, which runs already.
         ``auto`` is ``local`` for CSV and Parquet files of at most ``local_bytes`` together, if they are sure to become
         the segments that Spark would make of them, and ``spark`` for everything else; also where ``schema`` is given,
-        or ``conf`` has ``spark.sql`` settings. (templated)
+        or ``conf`` has ``spark.sql`` settings. Files that only Spark can see need ``spark``: the others refuse an
+        input that is not there, as seen from the worker. (templated)
     :param local_bytes: The largest input, in bytes as stored, that ``auto`` builds without Spark. The task then takes
         some ten times as much memory.
     :param allow_empty: Whether an input without rows is no error. (templated)
@@ -231,6 +232,8 @@ class BuildSegmentsOperator(InputJobOperator):
         input better."""
         from airflow_provider_segments.validation.source import check_source
 
+        if self.engine != "spark":
+            self._check_is_there()
         if self.schema or self.input_format not in ("parquet", "csv"):
             return
         source = self._source()
@@ -242,6 +245,15 @@ class BuildSegmentsOperator(InputJobOperator):
             raise AirflowFailException(f"Refused before Spark was started: {error}") from error
         if seen is not None:
             self.log.info("The columns fit, as %s shows", seen)
+
+    def _check_is_there(self) -> None:
+        from airflow_provider_segments.arrow.inputs import FILE_FORMATS, absent_paths
+
+        if self.input_format in FILE_FORMATS and (absent := absent_paths(self._source())):
+            raise AirflowFailException(
+                f"Refused before Spark was started: table {self.table!r}, nothing at {', '.join(absent):.300}, "
+                "as seen from this worker. Correct the input; if only Spark can see it, set engine to 'spark'."
+            )
 
     def _stop_job(self, why: Exception) -> None:
         """Called by the thread that renews. A job that is not running yet finds out when it stages."""

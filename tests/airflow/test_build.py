@@ -29,7 +29,9 @@ from tests.support.connect_server import ConnectServer
 
 
 def build(table_name: str, entry_id: str, **more: Any) -> BuildSegmentsOperator:
-    return BuildSegmentsOperator(task_id="build", table=table_name, entry_id=entry_id, input="/absent", **more)
+    """By Spark, whatever there is to read: nobody looks before."""
+    more = {"input": "/absent", "engine": "spark", **more}
+    return BuildSegmentsOperator(task_id="build", table=table_name, entry_id=entry_id, **more)
 
 
 def test_killed_build_leaves_no_process_and_stages_nothing(store: SegmentStore, table_name: str) -> None:
@@ -130,6 +132,28 @@ def test_input_that_a_build_is_bound_to_refuse_is_refused_before_spark_is_starte
     monkeypatch.setattr("subprocess.Popen.__init__", lambda *_, **__: pytest.fail("a process was started"))
     operator = BuildSegmentsOperator(task_id="build", table=table_name, entry_id="x", input=str(path))
     with pytest.raises(AirflowFailException, match=r"before Spark was started.*'at' has times in nanoseconds"):
+        operator.execute(context())
+
+
+@pytest.mark.parametrize("engine", ["auto", "local"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"input": "{folder}/absent.csv", "input_format": "csv"},
+        {"input": "{folder}/there.csv,{folder}/absent.csv", "input_format": "csv"},
+        {"input": "file://{folder}/absent.json", "input_format": "json", "schema": "n LONG"},
+        {"input": "{folder}/absent.parquet", "conf": {"spark.sql.shuffle.partitions": "2"}},
+    ],
+)
+def test_input_that_is_not_there_is_refused_before_spark_is_started(
+    store: SegmentStore, table_name: str, tmp_path: Path, no_process: None, more: dict[str, Any], engine: str
+) -> None:
+    """``auto`` left it to Spark to find out, and read what was there of several paths as if it were all."""
+    table = make_table(store, table_name)
+    (tmp_path / "there.csv").write_text("n\n1\n")
+    given = {**more, "input": more["input"].format(folder=tmp_path), "engine": engine}
+    operator = build(table.name, str(table.start().entry_id), input_options={"header": "true"}, **given)
+    with pytest.raises(AirflowFailException, match=rf"nothing at \S*{tmp_path}/absent\.\w+, as seen"):
         operator.execute(context())
 
 

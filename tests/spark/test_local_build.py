@@ -232,7 +232,8 @@ def test_refusals_are_the_same(
     ("name", "options", "says"),
     [
         ("in.json", {}, "format 'json'"),
-        ("absent.csv", {}, "no file"),
+        ("absent.csv", {}, "no file .* at .*absent.csv"),
+        ("in.csv,absent.csv", {}, "no file .* at .*absent.csv"),
         ("in.csv.gz", {}, "compressed"),
         ("gone/in.csv", {}, "cannot be seen from here .FileNotFoundError"),
         ("day=1/in.csv", {}, "folders give columns"),
@@ -247,14 +248,15 @@ def test_what_is_not_surely_read_alike_is_left_to_spark(
     """Before anything was announced; and no value of an option is shown."""
     table = make_table(time=None)
     entry = table.start().entry_id
-    path = tmp_path / name
+    first, *others = (tmp_path / one for one in name.split(","))
+    path = first
     path.parent.mkdir(exist_ok=True)
     if name.startswith("gone"):
         path.symlink_to(tmp_path / "nowhere")
         path = path.parent
     elif not name.startswith("absent"):
         path.write_text("a\n1\n" * (100 if name.startswith("large") else 1))
-    source = Source(str(path), "json" if name.endswith("json") else "csv", options)
+    source = Source(",".join(map(str, [path, *others])), "json" if name.endswith("json") else "csv", options)
     with pytest.raises(NeedsSparkError, match=says) as refused:
         local.build_segments(table, entry, source, most_bytes=100)
     assert "geheim" not in str(refused.value)

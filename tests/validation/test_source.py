@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_segments.arrow.inputs import Source, absent_paths
 from airflow_provider_segments.core.model.config import TableConfig
 from airflow_provider_segments.dev.s3 import S3Server
 from airflow_provider_segments.exceptions import SourceDataError
-from airflow_provider_segments.validation.source import Source, check_source
+from airflow_provider_segments.validation.source import check_source
 
 DAY = 86_400
 
@@ -181,3 +182,7 @@ def test_input_in_s3_is_looked_at_with_the_credentials_of_the_connection(tmp_pat
         for path in ("s3a://landing/in/file.parquet", "s3://landing/in", "s3://landing/in/"):
             refused(config(), Source(path, "parquet", {}, options), "s3://landing/in/file.parquet", "nanoseconds")
         assert check_source(config(), Source("s3://landing/absent", "parquet", {}, options)) is None
+        there = "s3://landing/in,s3a://landing/in/file.parquet,s3://landing/no*,s3://elsewhere/x,hdfs:///x"
+        assert absent_paths(Source(there, "parquet", {}, options)) == []
+        assert absent_paths(Source(f"{there},s3://landing/i", "parquet", {}, options)) == ["s3://landing/i"]
+        assert absent_paths(Source("s3://landing/i", "parquet", {})) == [], "without credentials nobody can tell"
