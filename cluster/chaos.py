@@ -1,8 +1,10 @@
-"""Pushes, appends, compaction, upserts, retention and deletion go on while something is killed every ten seconds.
+"""Pushes, appends, compaction, upserts, retention, deletion and a comparison of two regions go on while something fails
+every ten seconds.
 
-All of them are DAG runs, executed by Celery workers. Reader processes count meanwhile. At the end three things must
-hold: no reader has seen anything but whole pushes, no push whose last task has succeeded is lost, and the store holds
-what is registered or waits for its deletion, nothing else.
+All of them are DAG runs, executed by Celery workers. Reader processes count meanwhile. Everybody reaches S3 by a proxy
+that can answer badly. At the end these things must hold: no reader has seen anything but whole pushes, no comparison
+has found a difference where there is none, no push whose last task has succeeded is lost, and the store holds what is
+registered or waits for its deletion, nothing else.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import threading
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -42,8 +44,11 @@ from cluster.readers import (
     see_push,
 )
 from cluster.story import UPSERT, make_topic, make_upsert_table, send, upsert_conf
+from demo import regions
 from demo.airflow import Airflow, DemoFailedError
-from demo.main_job import COMPACTION, DELETION, PUSH, RETENTION, expect, say
+from demo.flights import write_flights
+from demo.main_job import COMPACTION, COMPARISON, DELETION, OTHER, PUSH, RETENTION, expect, say
+from tests.support.http_faults import PASS, SLOW, FaultyProxy
 
 SETTINGS = {
     "AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "8",
@@ -63,6 +68,12 @@ made by a schedule: it would look for the inputs of the demo, and pushes of one 
 
 APPEND = "segments_append"
 PAUSE_S, CALM_S = 10.0, 1500.0
+FROZEN_S = 8.0
+"""Longer than a request waits, and no longer than ZooKeeper's sessions live."""
+
+DEPOSED_S = 20.0
+"""As long as followers of a leader that says nothing need to elect another one: ``syncLimit`` ticks, and the vote."""
+
 APPEND_CONFIG = {
     "segmentsConfig": {"timeColumnName": "at", "replacedSegmentsRetentionPeriod": "0s"},
     "ingestionConfig": {"batchIngestionConfig": {"segmentIngestionType": "APPEND"}},
@@ -105,6 +116,7 @@ class Work:
             "retention": lambda _: (RETENTION, {}, "retention"),
             "deletion": lambda _: (DELETION, {"max_seconds": 60}, "drain"),
             "upsert": self._upsert,
+            "comparison": lambda _: (COMPARISON, {"table": regions.TABLE, "other_conn_id": OTHER}, "compare"),
         }
         threads = [threading.Thread(target=self._loop, args=(name, job), daemon=True) for name, job in jobs.items()]
         for thread in threads:
@@ -155,11 +167,24 @@ class Work:
         return path
 
 
+@dataclass(slots=True)
+class Faults:
+    """What S3's proxy does with requests at present, and with how many of them: every one, every second one, ..."""
+
+    kind: str | int = PASS
+    every: int = 1
+
+    def decide(self, method: str, path: str, count: int) -> str | int:  # noqa: ARG002 - the proxy's signature
+        """What becomes of the request."""
+        return PASS if count % self.every else self.kind
+
+
 class Killer:
     """Kills one thing after the other, and starts it again at once, as a container engine would."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, faults: Faults) -> None:
         self.cluster = cluster
+        self.faults = faults
         self.kills: Counter[str] = Counter()
         self._chance = random.Random(1)  # noqa: S311 - the same order each time
         self._kinds: dict[str, Callable[[], bool]] = {
@@ -173,7 +198,12 @@ class Killer:
             "Celery worker": lambda: self._restart(self._any("airflow-worker-")),
             "triggerer": lambda: self._restart("airflow-triggerer"),
             "S3 frozen": lambda: self._freeze("s3"),
+            "ZooKeeper rolled": self._roll_zookeeper,
+            "S3 says 503": lambda: self._spoil_s3(503, 1),
+            "ZooKeeper leader deposed": self._depose_leader,
+            "S3 slow": lambda: self._spoil_s3(SLOW, 2),
             "ZooKeeper frozen": lambda: self._freeze(self._any("zookeeper-")),
+            "S3 says 503 now and then": lambda: self._spoil_s3(503, 3),
             "Spark worker frozen": lambda: self._freeze(self._any("spark-worker-")),
         }
 
@@ -217,12 +247,37 @@ class Killer:
         self.cluster.start(name)
         return True
 
-    def _freeze(self, name: str) -> bool:
-        """Longer than a request waits, and no longer than ZooKeeper's sessions live."""
+    def _roll_zookeeper(self) -> bool:
+        """As for an upgrade: each server in turn ends properly and starts again, once all serve."""
+        names = list(self.modes())
+        if len(names) < 3:
+            return False
+        for name in names:
+            self.cluster.end(name)
+            self.cluster.start(name)
+            until = time.monotonic() + 60
+            while len(self.modes()) < 3 and time.monotonic() < until:
+                time.sleep(0.5)
+        return True
+
+    def _depose_leader(self) -> bool:
+        """Stands in for a leader that is cut off from the others, who elect another one. It wakes up believing that it
+        leads, with clients that are still connected to it."""
+        modes = self.modes()
+        leaders = [name for name, mode in modes.items() if mode == "leader"]
+        return len(modes) == 3 and self._freeze(leaders[0], DEPOSED_S)
+
+    def _freeze(self, name: str, seconds: float = FROZEN_S) -> bool:
         frozen = self.cluster.freeze(name)
-        time.sleep(8)
+        time.sleep(seconds)
         self.cluster.thaw(name)
         return frozen > 0
+
+    def _spoil_s3(self, kind: str | int, every: int) -> bool:
+        self.faults.kind, self.faults.every = kind, every
+        time.sleep(FROZEN_S)
+        self.faults.kind = PASS
+        return True
 
     def _kill_process(self, services: str, text: str) -> bool:
         names = [name for name in self.cluster.services if name.startswith(services)]
@@ -248,10 +303,34 @@ class Killer:
             return ""
 
 
-def run(cluster: Cluster, minutes: float) -> None:
-    """Run it on a cluster that is up. Raises :class:`DemoFailedError` when something is wrong, lost or left behind."""
+def run(folder: Path, minutes: float) -> None:
+    """Start a cluster in ``folder``, run it there, and end the cluster. Raises :class:`DemoFailedError` when something
+    is wrong, lost or left behind."""
+    cluster, faults = Cluster(folder, SETTINGS), Faults()
+    with _faulty_storage(cluster, faults), cluster:
+        _torment(cluster, faults, minutes)
+
+
+@contextmanager
+def _faulty_storage(cluster: Cluster, faults: Faults) -> Iterator[None]:
+    """Have everybody reach S3 by the proxy; and have a second region, in a cluster of its own on the same servers."""
+    cluster.make_secrets()
+    path = cluster.topology.secrets / "airflow_connections.json"
+    connections = json.loads(path.read_text())
+    with FaultyProxy(f"http://{cluster.services['s3'].host}:8333", faults.decide) as proxy:
+        extra = {**connections["segments_default"]["extra"], "endpoint_url": proxy.url}
+        elsewhere = {**extra, "storage_uri": f"s3://segments/{OTHER}", "cluster": OTHER}
+        connections |= {
+            "segments_default": {**connections["segments_default"], "extra": extra},
+            OTHER: {**connections["segments_default"], "extra": elsewhere},
+        }
+        path.write_text(json.dumps(connections))
+        yield
+
+
+def _torment(cluster: Cluster, faults: Faults, minutes: float) -> None:
     began = time.monotonic()
-    work, killer = Work(cluster, cluster.airflow()), Killer(cluster)
+    work, killer = Work(cluster, cluster.airflow()), Killer(cluster, faults)
     _prepare(work)
     with cluster.connected():
         pass  # readers inherit the credentials
@@ -298,8 +377,19 @@ def _prepare(work: Work) -> None:
     with work.cluster.connected() as store:
         make_upsert_table(store, UPSERTED)
     make_topic(work.cluster, UPSERTED)
-    for dag_id in (PUSH, APPEND, COMPACTION, RETENTION, DELETION, UPSERT):
+    _make_regions(work.cluster)
+    for dag_id in (PUSH, APPEND, COMPACTION, RETENTION, DELETION, UPSERT, COMPARISON):
         work.airflow.unpause(dag_id)
+
+
+def _make_regions(cluster: Cluster) -> None:
+    """Two that show the same."""
+    with cluster.connected() as here, cluster.store(OTHER) as there:
+        regions.make((here, there))
+        both = regions.Regions((here, there), cluster.input / "regions")
+        both.write(write_flights(cluster.input))
+        both.ingest(with_faults=False)
+        expect(not both.differing(), "the regions should agree")
 
 
 def _calm(killer: Killer, loops: list[threading.Thread]) -> None:
@@ -327,6 +417,8 @@ def _judge(cluster: Cluster, work: Work, seen: list[Finding], began: float) -> N
     expect(not any(one.wrong for one in seen), f"wrong reads: {[one.examples for one in seen]}")
     with cluster.connected() as store:
         expect_pushes(store, work.runs)
+        findings = store.table(f"{regions.TABLE}_findings")
+        expect(not findings.snapshot().rows, "a comparison has found differences of regions that agree")
         _expect_no_orphans(store)
 
 

@@ -138,6 +138,14 @@ class Cluster:
         """Kill -9 all of a service, as a machine that is switched off; returns how many processes that were."""
         return self._signal(name, signal.SIGKILL)
 
+    def end(self, name: str) -> None:
+        """End a service as its container engine would: politely, and by force if that takes too long."""
+        self._signal(name, signal.SIGTERM)
+        _, left = psutil.wait_procs(self.processes(name), timeout=20)
+        if left:
+            self.kill(name)
+            psutil.wait_procs(left, timeout=10)
+
     def freeze(self, name: str) -> int:
         """Stop all of a service where it is: nothing answers and no connection breaks, as with a cut cable."""
         return self._signal(name, signal.SIGSTOP)
@@ -186,9 +194,9 @@ class Cluster:
         """For ``--master``."""
         return f"spark://{self.services['spark-master'].host}:7077"
 
-    def store(self) -> SegmentStore:
-        """The segments, as the connection of Airflow describes them."""
-        return self._connection().connect()
+    def store(self, conn_id: str = "segments_default") -> SegmentStore:
+        """The segments, as a connection of Airflow describes them."""
+        return self._connection(conn_id).connect()
 
     def store_environment(self) -> dict[str, str]:
         """Variables that describe the store to a job or to the command ``segments``, credentials among them."""
@@ -214,13 +222,13 @@ class Cluster:
         """The environment that the service runs with, for a process beside it that belongs to it, too."""
         return self._environment(self.services[name])
 
-    def _connection(self) -> SegmentsConnection:
+    def _connection(self, conn_id: str = "segments_default") -> SegmentsConnection:
         from airflow.secrets.local_filesystem import load_connections_dict
 
         from airflow_provider_segments.hooks.settings import SegmentsConnection
 
         connections = load_connections_dict(str(self.topology.secrets / "airflow_connections.json"))
-        return SegmentsConnection.parse(connections["segments_default"])
+        return SegmentsConnection.parse(connections[conn_id])
 
     def make_secrets(self) -> None:
         """By the script for containers; addresses take the place of names in what it has written."""

@@ -127,5 +127,4 @@ def test_the_story_of_the_demo_on_the_whole_cluster(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_nothing_is_wrong_lost_or_left_behind_while_services_are_killed(tmp_path: Path) -> None:
     """Two minutes; ``scripts/cluster chaos`` goes on for longer. What it expects is in ``cluster/chaos.py``."""
-    with Cluster(tmp_path / "cluster", chaos.SETTINGS) as cluster:
-        chaos.run(cluster, 2)
+    chaos.run(tmp_path / "cluster", 2)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-PASS, CUT, LOSE_REPLY, CUT_BODY, HANG = "pass", "cut", "lose-reply", "cut-body", "hang"
+PASS, CUT, LOSE_REPLY, CUT_BODY, HANG, SLOW = "pass", "cut", "lose-reply", "cut-body", "hang", "slow"
+SLOW_S = 3.0
 
 
 class FaultyProxy:
     """Stands before ``target``. ``decide(method, path, count)`` says what becomes of the ``count``-th request.
 
     ``PASS``, ``CUT`` (not forwarded), ``LOSE_REPLY`` (forwarded, the answer never arrives), ``CUT_BODY`` (the answer
-    breaks off half-way), ``HANG`` (not forwarded, no answer until the client gives up), or an HTTP status to answer
-    with.
+    breaks off half-way), ``HANG`` (not forwarded, no answer until the client gives up), ``SLOW`` (forwarded after
+    ``SLOW_S`` seconds), or an HTTP status to answer with. A target that is not there is a ``CUT``.
     """
 
     def __init__(self, target: str, decide: Callable[[str, str, int], str | int]) -> None:
@@ -73,8 +75,14 @@ class FaultyProxy:
                 if fault in (CUT, HANG):
                     self.close_connection = True
                     return
-                reply = proxy.forward(self.command, self.path, dict(self.headers.items()), body)
-                data = reply.read()
+                if fault == SLOW:
+                    time.sleep(SLOW_S)
+                try:
+                    reply = proxy.forward(self.command, self.path, dict(self.headers.items()), body)
+                    data = reply.read()
+                except (OSError, http.client.HTTPException):
+                    self.close_connection = True
+                    return
                 if fault == LOSE_REPLY:
                     self.close_connection = True
                     return
