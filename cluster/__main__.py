@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cluster import chaos, story
+from cluster import chaos, pushes, story
 from cluster.compose import ROOT
 from cluster.processes import Cluster
 from demo.airflow import DemoFailedError
@@ -36,6 +36,8 @@ def main() -> int:
                 cluster.wait_healthy(arguments.service)
             case "demo":
                 story.tell(cluster)
+            case "pushes":
+                pushes.run(cluster, arguments.count, arguments.engines)
             case "chaos":
                 _chaos(cluster, arguments.minutes)
             case "down":
@@ -50,8 +52,7 @@ def _chaos(cluster: Cluster, minutes: float) -> None:
     """On a cluster of its own, which is made anew and ended."""
     folder = cluster.folder / "chaos"
     shutil.rmtree(folder, ignore_errors=True)
-    with Cluster(folder, chaos.SETTINGS) as tormented:
-        chaos.run(tormented, minutes)
+    chaos.run(folder, minutes)
     print("No wrong read, no lost push, no orphan")
 
 
@@ -74,6 +75,11 @@ def _arguments() -> argparse.Namespace:
     commands.add_parser("up", help="start what does not run, and wait until all is healthy")
     commands.add_parser("status", help="what runs, where, with how much memory")
     commands.add_parser("demo", help="push, roll back, free, compact and upsert, on a cluster that is up")
+    measured = commands.add_parser(
+        "pushes", help="trigger pushes to many tables at once and measure, on a cluster that is up"
+    )
+    measured.add_argument("count", nargs="?", type=int, default=20)
+    measured.add_argument("--engines", nargs="+", choices=["local", "spark"], default=["local", "spark"])
     torment = commands.add_parser(
         "chaos", help="kill something every ten seconds while all goes on; starts and ends all"
     )

@@ -21,7 +21,7 @@ with DAG(
     schedule="@daily",
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
-    max_active_runs=1,  # pushes of one table exclude each other
+    max_active_runs=int(os.environ.get("SEGMENTS_PUSHES_AT_ONCE", "1")),  # pushes of one table exclude each other
     tags=["segments"],
     doc_md=__doc__,
     params={

@@ -116,7 +116,7 @@ class Airflow:
             self._check_runs()
             if time.monotonic() > deadline:
                 raise DemoFailedError(f"waited {timeout:.0f} s for {what}")
-            time.sleep(0.25)
+            time.sleep(1)  # each look costs the API server some milliseconds
 
     def _check_runs(self) -> None:
         """Raise :class:`DemoFailedError` if waiting is in vain."""

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from airflow_provider_segments.core.model.config import TableConfig
-from cluster import chaos, story
+from cluster import chaos, pushes, story
 from cluster.compose import DOCKER, Topology, UnknownSettingError
 from cluster.processes import Cluster
 from cluster.story import expect_no_secrets
@@ -118,9 +118,10 @@ def test_a_credential_in_a_log_or_in_a_command_line_is_told(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_story_of_the_demo_on_the_whole_cluster(tmp_path: Path) -> None:
-    """Each step says itself what it expects: see ``cluster/story.py``."""
+    """Each step says itself what it expects: see ``cluster/story.py``. And then pushes to several tables at once."""
     with Cluster(tmp_path / "cluster") as cluster:
         story.tell(cluster)
+        pushes.run(cluster, 3, ["local"])
 
 
 @pytest.mark.slow
