@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import statistics
 import time
 from collections import defaultdict
@@ -71,24 +72,34 @@ def run(cluster: Cluster, count: int, engines: Sequence[str]) -> None:
     airflow.unpause(PUSH)
     airflow.wait_for(PUSH, airflow.scheduled_run(PUSH))  # the schedule's own run
     print(f"{machine()}\n{count} pushes of {ROWS:,} rows, triggered at once", flush=True)
-    totals, spent, steps = [], [], []
     for engine in engines:
         before = _cpu_seconds(cluster)
         pushes = _push_all(cluster, airflow, engine, inputs)
-        totals.append(_total(engine, pushes))
-        spent.append(_spent(engine, pushes))
-        steps.append((engine, pushes))
         used = {name: seconds - before[name] for name, seconds in _cpu_seconds(cluster).items()}
-        print(f"  {engine}: seconds of CPU by service: {_shown(used)}", flush=True)
-    print("\n" + table(["engine", "pushes", "wall s", "pushes/min", "p50 s", "p99 s"], totals))
-    head = ["engine", "trigger to visible", "scheduler", "wait for a slot", "Airflow's part of tasks", "our work"]
-    print("\nWhere a push's seconds go (means)\n" + table(head, spent))
-    names = [name.removeprefix("push.") for name in steps[0][1][0].steps]
-    lines = [
-        [engine, *(f"{_mean(push.steps[f'push.{name}'] for push in pushes):.2f}" for name in names)]
-        for engine, pushes in steps
-    ]
-    print("\nOur work by task, seconds (means)\n" + table(["engine", *names], lines))
+        _report(engine, pushes, used)
+
+
+def _report(engine: str, pushes: Sequence[Push], used: dict[str, float]) -> None:
+    wall = max(push.visible for push in pushes) - min(push.triggered for push in pushes)
+    took = sorted(push.seconds for push in pushes)
+    p99 = took[math.ceil(0.99 * len(took)) - 1]
+    figures = [f"{wall:.0f}", f"{60 * len(pushes) / wall:.1f}", f"{statistics.median(took):.0f}", f"{p99:.0f}"]
+    print(
+        "\n"
+        + table(["engine", "pushes", "wall s", "pushes/min", "p50 s", "p99 s"], [[engine, str(len(pushes)), *figures]])
+    )
+    parts = {
+        "trigger to visible": [push.seconds for push in pushes],
+        "scheduler": [push.scheduler for push in pushes],
+        "wait for a slot": [push.slot for push in pushes],
+        "Airflow's part of tasks": [push.process for push in pushes],
+        **{f"our {name.removeprefix('push.')}": [push.steps[name] for push in pushes] for name in pushes[0].steps},
+    }
+    means = [f"{statistics.fmean(values):.1f}" for values in parts.values()]
+    print("\nWhere a push's seconds go (means)\n" + table(list(parts), [means]))
+    most = sorted(used.items(), key=lambda one: -one[1])
+    shown = ", ".join(f"{name} {seconds:.0f}" for name, seconds in most if seconds >= 1)
+    print(f"\nSeconds of CPU: {sum(used.values()):.0f} ({shown})", flush=True)
 
 
 def _write_inputs(cluster: Cluster, count: int) -> list[Input]:
@@ -178,30 +189,7 @@ def _cpu_seconds(cluster: Cluster) -> dict[str, float]:
     for name in cluster.services:
         for process in cluster.processes(name):
             try:
-                used[name.rstrip("-0123456789")] += math.fsum(process.cpu_times()[:4])
+                used[re.sub(r"-\d+$", "", name)] += math.fsum(process.cpu_times()[:4])
             except psutil.Error:
                 continue
     return used
-
-
-def _shown(used: dict[str, float]) -> str:
-    most = sorted(used.items(), key=lambda one: -one[1])
-    parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in most if seconds >= 1)
-    return f"{sum(used.values()):.0f} ({parts})"
-
-
-def _total(engine: str, pushes: Sequence[Push]) -> list[str]:
-    wall = max(push.visible for push in pushes) - min(push.triggered for push in pushes)
-    took = sorted(push.seconds for push in pushes)
-    p99 = took[math.ceil(0.99 * len(took)) - 1]
-    figures = [f"{wall:.0f}", f"{60 * len(pushes) / wall:.1f}", f"{statistics.median(took):.0f}", f"{p99:.0f}"]
-    return [engine, str(len(pushes)), *figures]
-
-
-def _spent(engine: str, pushes: Sequence[Push]) -> list[str]:
-    whole = [[push.seconds, push.scheduler, push.slot, push.process, sum(push.steps.values())] for push in pushes]
-    return [engine, *(f"{_mean(column):.1f}" for column in zip(*whole, strict=True))]
-
-
-def _mean(values: Any) -> float:
-    return statistics.fmean(values)
