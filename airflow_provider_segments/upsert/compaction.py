@@ -33,13 +33,13 @@ from airflow_provider_segments.upsert.keys import key_hashes, key_partitions
 from airflow_provider_segments.upsert.moving import MovedRows, ends_to_keep
 from airflow_provider_segments.upsert.reading import UpdateLogs, read_segment
 from airflow_provider_segments.upsert.validity import NO_ENDS, RowEnds
-from airflow_provider_segments.upsert.writing import SegmentWriter, names_of
+from airflow_provider_segments.upsert.writing import SegmentWriter
 
 IDENTITY = "upsert-compaction/"
 DEAD_SHARE = 0.25
 """From this share of dead rows on a segment is rewritten: a grouped sum then costs about twice that of live rows."""
 
-_ATTEMPTS = 20
+_ATTEMPTS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class UpsertCompactor:
             while carried is None:
                 if attempts == _ATTEMPTS:
                     raise ContentionError(f"table {self.table.name!r}: ingestion overtook all {_ATTEMPTS} attempts")
-                carried = self._carry_and_end(entry_id, rewriting, staged, Path(folder))
+                carried = self._carry_and_publish(entry_id, rewriting, Path(folder))
                 attempts += 1
         return Compacted(
             entry_id,
@@ -154,22 +154,19 @@ class UpsertCompactor:
             attempts,
         )
 
-    def _carry_and_end(
-        self, entry_id: str, rewriting: _Rewriting, staged: Sequence[StagedSegment], folder: Path
-    ) -> int | None:
-        """Read the ends of now, stage those that stay, and publish; ``None`` when a batch was faster."""
-        with self.table.snapshot(owner="upsert compaction") as now:
-            assert now.lineage is not None
-            record = require_record(now.lineage)
-            heads = {partition: record.heads[partition] for partition in rewriting.touched}
-            log = rewriting.ends_to_keep(now)
+    def _carry_and_publish(self, entry_id: str, rewriting: _Rewriting, folder: Path) -> int | None:
+        """Read the ends of now, and publish those that stay with the rows; ``None`` when a batch was faster. Between
+        the look at the heads and the one transaction there is less to do than in any batch."""
         ticket = self.table.open_stage(entry_id, "ends")
+        now = self.table.snapshot()  # the run's lease is older than any deletion of what it shows
+        assert now.lineage is not None
+        record = require_record(now.lineage)
+        heads = {partition: record.heads[partition] for partition in rewriting.touched}
+        log = rewriting.ends_to_keep(now)
         writer = SegmentWriter(self.config, ticket, self.table.storage, folder)
         logs = [writer.update_log(log)] if log.num_rows else []
-        self.table.stage(ticket, logs)
         try:
-            movement = Movement(entry_id=entry_id, heads=heads)
-            self.table.end(entry_id, names_of([*staged, *logs]), allow_empty=True, switch=movement)
+            self.table.publish(ticket, logs, allow_empty=True, switch=Movement(entry_id=entry_id, heads=heads))
         except EndRefusedError as refused:
             if refused.rule != "upsert-head":
                 raise

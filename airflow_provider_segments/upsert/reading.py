@@ -19,7 +19,7 @@ from airflow_provider_segments.core.upsert.view import segment_versions
 from airflow_provider_segments.exceptions import SnapshotRefusedError, SourceDataError
 from airflow_provider_segments.upsert.columns import SOURCE_COLUMNS, VALID_FROM, VALID_UNTIL
 from airflow_provider_segments.upsert.events import Column
-from airflow_provider_segments.upsert.validity import NO_ENDS, RowEnds, ends_by_segment
+from airflow_provider_segments.upsert.validity import NO_ENDS, RowEnds, ends_by_segment, with_versions
 
 if TYPE_CHECKING:
     import duckdb
@@ -140,10 +140,11 @@ def require_mark(taken: Snapshot) -> int:
 
 
 class UpdateLogs:
-    """The update logs of one table, each read once, by whatever snapshots: a log never changes."""
+    """The update logs of one table, each read once, by whatever snapshots: a log never changes, nor does the version of
+    its entry."""
 
     def __init__(self) -> None:
-        self._logs: dict[str, pyarrow.Table] = {}
+        self._logs: dict[tuple[str, int], pyarrow.Table] = {}
 
     def ends(self, taken: Snapshot, names: Collection[str] | None = None) -> dict[str, RowEnds]:
         """The ends of rows that the snapshot's update logs tell, all or those of ``names``, by segment."""
@@ -152,12 +153,13 @@ class UpdateLogs:
         record = require_record(taken.lineage)
         logs, versions = taken.logs(), record.versions()
         wanted = [log for log in logs.segments if names is None or log.name in names]
-        return ends_by_segment(((versions.get(log.entry_id, 0), self._read(logs, log)) for log in wanted), record.voids)
+        versioned = [(versions.get(log.entry_id, 0), log) for log in wanted]
+        return ends_by_segment(((version, self._read(logs, log, version)) for version, log in versioned), record.voids)
 
-    def _read(self, logs: Snapshot, log: Segment) -> pyarrow.Table:
-        if log.name not in self._logs:
-            self._logs[log.name] = _parquet(logs, log, None)
-        return self._logs[log.name]
+    def _read(self, logs: Snapshot, log: Segment, version: int) -> pyarrow.Table:
+        if (log.name, version) not in self._logs:
+            self._logs[log.name, version] = with_versions(version, _parquet(logs, log, None))
+        return self._logs[log.name, version]
 
 
 def read_ends(taken: Snapshot) -> dict[str, RowEnds]:

@@ -68,7 +68,7 @@ def ends_by_segment(
 ) -> dict[str, RowEnds]:
     """The ends of all segments that ``logs`` address; each log comes with the version of its entry. An end of a version
     in ``voids`` (after, until), which a rollback has taken back, is none."""
-    versioned = [_with_versions(version, log) for version, log in logs]
+    versioned = [with_versions(version, log) for version, log in logs]
     whole = pyarrow.concat_tables([LOG_SCHEMA.empty_table(), *versioned]).unify_dictionaries().combine_chunks()
     versions = whole.column("version").to_numpy()
     counts = numpy.ones(len(versions), bool)
@@ -105,6 +105,9 @@ def log_of(events: Mapping[str, Any] | None = None) -> pyarrow.Table:
     return log.take(pyarrow.array(numpy.lexsort((log.column("row").to_numpy(), segments))))
 
 
-def _with_versions(version: int, log: pyarrow.Table) -> pyarrow.Table:
+def with_versions(version: int, log: pyarrow.Table) -> pyarrow.Table:
+    """The log with ``version``, that of its entry, in place of each null; one that has none is returned as it is."""
+    if not log.column("version").null_count and log.schema.equals(LOG_SCHEMA):
+        return log
     filled = log.column("version").fill_null(version)
     return log.set_column(log.schema.get_field_index("version"), "version", filled).cast(LOG_SCHEMA)

@@ -422,7 +422,9 @@ def long_job(monkeypatch: pytest.MonkeyPatch, seconds: float = 60) -> list[subpr
 def test_build_keeps_the_lease_of_its_push_alive(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     held = acquire(table, lease="2s").execute(attempt())
     long_job(monkeypatch, 6)
-    build = BuildSegmentsOperator(task_id="build", table=table.name, entry_id="x", input="i", locks=held)
+    build = BuildSegmentsOperator(
+        task_id="build", table=table.name, entry_id="x", input="i", engine="spark", locks=held
+    )
     working = Running(build, context("build"))
     request = LockRequest(group="thief", task="thief", interval=JANUARY)
     assert isinstance(table.locks.acquire_blocking(request, 5), Denied)
@@ -434,7 +436,9 @@ def test_without_renewal_the_lock_of_a_long_build_is_taken(table: Table, monkeyp
     """Revert test: the parameter ``locks`` is what keeps it."""
     acquire(table, lease="2s").execute(attempt())
     long_job(monkeypatch, 6)
-    working = Running(BuildSegmentsOperator(task_id="b", table=table.name, entry_id="x", input="i"), context("b"))
+    working = Running(
+        BuildSegmentsOperator(task_id="b", table=table.name, entry_id="x", input="i", engine="spark"), context("b")
+    )
     request = LockRequest(group="thief", task="thief", interval=JANUARY)
     assert isinstance(table.locks.acquire_blocking(request, 5), Granted)
     working.end()
@@ -445,7 +449,9 @@ def test_build_whose_lock_is_revoked_is_ended_and_says_who_did_it(
 ) -> None:
     held = acquire(table, lease="2s").execute(attempt())
     started = long_job(monkeypatch)
-    build = BuildSegmentsOperator(task_id="build", table=table.name, entry_id="x", input="i", locks=[held])
+    build = BuildSegmentsOperator(
+        task_id="build", table=table.name, entry_id="x", input="i", engine="spark", locks=[held]
+    )
     working = Running(build, context("build"))
     until(lambda: started)
     other(table, "urgent", priority=75)

@@ -248,14 +248,60 @@ def test_without_the_look_for_earlier_attempts_their_segments_become_visible(
 ) -> None:
     """The revert test of that check."""
     ticket = _left_by_an_earlier_attempt(table)
-    monkeypatch.setattr(publishing, "_is_alone", lambda *_: True)
+    monkeypatch.setattr(publishing, "_staged_by_others", lambda *_: ())
     publish(table, ticket, 1)
     assert sorted(table.snapshot().names) != sorted({"a", "b", *named(table, ticket.entry_id, 1)})
 
 
-def test_a_second_stager_makes_it_take_two_steps(table: Table) -> None:
-    ticket = announce(table)
+def test_what_another_stager_has_staged_is_published_with_it(
+    store: SegmentStore, table: Table, counting: CountingSession
+) -> None:
+    counted = on_session(store, counting).table("t")
+    ticket = announce(counted, "a")
     stage(table, ticket.entry_id, ["x"], stager="other", chunks=CHUNK)
     segments = build(table, ticket, named(table, ticket.entry_id, 1))
-    table.publish(ticket, segments)
+    counting.writes = 0
+    ended = counted.publish(ticket, segments)
+    assert counting.writes == 1
+    assert set(ended.segments_to) == {"x", *named(table, ticket.entry_id, 1)}
+    assert visible(table) == {"b", *ended.segments_to}
+    table.revert(ticket.entry_id)
+    assert visible(table) == {"a", "b"}
+
+
+def test_a_publish_into_which_another_stager_still_builds_is_refused(table: Table) -> None:
+    ticket = announce(table)
+    other = table.open_stage(ticket.entry_id, "other")
+    with pytest.raises(EndRefusedError, match="stage-unfinished"):
+        table.publish(ticket, build(table, ticket, named(table, ticket.entry_id, 1)))
+    assert visible(table) == {"a", "b"}
+    table.stage(other, build(table, other, ["x"]))
+    table.end(ticket.entry_id)
     assert visible(table) == {"a", "b", "x", *named(table, ticket.entry_id, 1)}
+
+
+def test_a_publish_of_a_name_that_another_stager_has_staged_is_refused(table: Table) -> None:
+    ticket = announce(table)
+    stage(table, ticket.entry_id, named(table, ticket.entry_id, 1), stager="other", chunks=CHUNK)
+    with pytest.raises(EndRefusedError, match="staged-twice"):
+        table.publish(ticket, build(table, ticket, named(table, ticket.entry_id, 1)))
+    assert visible(table) == {"a", "b"}
+
+
+def test_what_another_stager_has_left_of_an_earlier_attempt_is_not_published(table: Table) -> None:
+    ticket = announce(table)
+    stage(table, ticket.entry_id, ["x"], stager="other", chunks=CHUNK)
+    stage(table, ticket.entry_id, ["y"], stager="other", chunks=CHUNK)
+    table.publish(ticket, build(table, ticket, named(table, ticket.entry_id, 1)))
+    assert visible(table) == {"a", "b", "y", *named(table, ticket.entry_id, 1)}
+
+
+def test_without_the_look_at_other_stagers_their_segments_are_not_the_entrys(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The revert test of that look."""
+    ticket = announce(table)
+    stage(table, ticket.entry_id, ["x"], stager="other", chunks=CHUNK)
+    monkeypatch.setattr(publishing, "_staged_by_others", lambda *_: ())
+    ended = table.publish(ticket, build(table, ticket, named(table, ticket.entry_id, 1)))
+    assert "x" not in ended.segments_to

@@ -28,8 +28,9 @@ LEASE_FIRST = "a reader takes its lease before it reads the chunks"
 ROOT_AGAIN = "a reader that takes its lease after its snapshot looks at the root again"
 PUBLISH = "the guard is checked when a push is published in one transaction"
 ALONE = "a push is published in one transaction only if no earlier attempt may have staged"
+OTHERS = "a push is published in one transaction only if its other stagers are done"
 ALL_GUARDS = frozenset(
-    {STAGE, SEAL, BORN, MARK, REMOVAL, ORDER, TO_GONE, LEASE, LEASE_FIRST, ROOT_AGAIN, PUBLISH, ALONE}
+    {STAGE, SEAL, BORN, MARK, REMOVAL, ORDER, TO_GONE, LEASE, LEASE_FIRST, ROOT_AGAIN, PUBLISH, ALONE, OTHERS}
 )
 
 IN_PROGRESS, COMPLETED, REVERTED = "IN_PROGRESS", "COMPLETED", "REVERTED"
@@ -39,10 +40,14 @@ MIX = "a reader saw old and new at once"
 GAP = "a reader missed a part of the table"
 EMPTY = "a reader saw an empty table"
 REVERTED_VISIBLE = "a reverted push's segment is visible"
+INCOMPLETE = "a push has ended without a part of it"
 OUTSIDE_TO = "a segment outside of to is visible after end"
 DELETED_VISIBLE = "a revert shows data that was deleted"
 STALE_VISIBLE = "old data is visible beside what replaced it"
 OBJECT_GONE = "an object was deleted under a reader that holds a lease"
+
+REST = 10
+"""Attempts of the other stager are numbered from here."""
 
 Segment = tuple[str, int, int]
 Name = tuple[str, int]
@@ -60,6 +65,8 @@ class Entry(NamedTuple):
 
 
 class Guard(NamedTuple):
+    """``attempt`` and ``done`` are of the stager that publishes, ``rest`` and ``rest_done`` of another one."""
+
     name: str
     state: str
     born: int
@@ -67,6 +74,8 @@ class Guard(NamedTuple):
     attempt: int = 0
     done: bool = False
     completed: bool = False
+    rest: int = 0
+    rest_done: bool = False
 
 
 class World(NamedTuple):
@@ -130,6 +139,9 @@ def violation(world: World) -> str | None:
     for segment in seen - world.truth:
         return REVERTED_VISIBLE if segment[0] in world.aborted else OUTSIDE_TO
     for segment in world.truth - seen:
+        entry = entry_of(world.entries, segment[0])
+        if entry is not None and segment not in entry.brought:
+            return INCOMPLETE
         return DELETED_VISIBLE if segment not in {one for one, _ in world.shards} else GAP
     chunks = [chunk for _, chunk, _ in world.truth]
     return STALE_VISIBLE if len(set(chunks)) != len(chunks) else None
@@ -216,6 +228,11 @@ def open_stage(guard: Guard | None, attempt: int, then: str) -> Actor:
     opened = guard._replace(state=OPEN, attempt=attempt, done=False)
     done = yield commit(f"open stage {attempt}", lambda world: with_guard(world, opened), guard=guard)
     yield Become(then if done else "open")
+
+
+def rest_of(guard: Guard) -> Segment:
+    """What the newest attempt of the other stager brings."""
+    return (guard.name, CHUNKS[0], REST + guard.rest)
 
 
 def without(world: World, name: str) -> World:
@@ -350,9 +367,33 @@ class Actors:
 
         return run
 
-    def publisher(self, name: str, attempt: int) -> Callable[..., Actor]:
-        """``publish``, as the attempt of that number: the first has opened its stage with the start. Staging and
-        ending, which is what it does where it may not take one transaction, are left to the other actors."""
+    def rester(self, name: str, attempt: int) -> Callable[..., Actor]:
+        """``open_stage`` and ``stage`` of another stager, whose is the first chunk."""
+
+        def run(phase: str = "open") -> Actor:
+            guard = yield read_guard(name)
+            if guard is None or guard.state != OPEN or guard.rest != (attempt - 1 if phase == "open" else attempt):
+                return
+            if phase == "open":
+                opened = guard._replace(rest=attempt, rest_done=False)
+                done = yield commit(f"open rest {attempt}", lambda world: with_guard(world, opened), guard=guard)
+                yield Become("write" if done else "open")
+            if phase == "write":
+                fence = guard if STAGE in self.on else None
+                shard = (rest_of(guard), guard.born)
+                done = yield commit(f"stage rest {attempt}", lambda world: staged(world, shard), guard=fence)
+                yield Become("finish" if done else "write")
+            finished = guard._replace(rest_done=True)
+            if not (yield commit(f"finish rest {attempt}", lambda world: with_guard(world, finished), guard=guard)):
+                yield Become("finish")
+
+        return run
+
+    def publisher(self, name: str, attempt: int, *, rest: bool = False) -> Callable[..., Actor]:
+        """``publish``, as the attempt of that number: the first has opened its stage with the start. With ``rest``,
+        another stager brings the first chunk. Staging and ending, which is what it does where it may not take one
+        transaction, are left to the other actors."""
+        chunks = CHUNKS[1:] if rest else CHUNKS
 
         def run(phase: str = "publish") -> Actor:
             guard = yield read_guard(name)
@@ -360,25 +401,29 @@ class Actors:
                 return (yield from open_stage(guard, attempt, "publish"))
             if guard is None or guard.state not in (OPEN, SEALED) or guard.attempt != attempt:
                 return
-            if attempt > 1 and ALONE in self.on:
+            if rest and OTHERS in self.on and not guard.rest_done:
+                return
+            others = frozenset({rest_of(guard)}) if rest and guard.rest_done else frozenset()
+            if (attempt > 1 or rest) and ALONE in self.on:
                 found: frozenset[Any] = frozenset()
                 for chunk in CHUNKS:
                     found |= yield list_chunk(chunk)
-                if any(segment[0] == name for segment, _ in found):
+                if {segment for segment, _ in found if segment[0] == name} != others:
                     return
             lineage = yield READ_LINEAGE
             entry = entry_of(lineage.entries, name)
             if entry is None or entry.state != IN_PROGRESS:
                 return
-            brought = frozenset((name, chunk, attempt) for chunk in CHUNKS)
+            mine = frozenset((name, chunk, attempt) for chunk in chunks)
+            meant = mine | ({rest_of(guard)} if rest else frozenset())
 
             def switch(world: World) -> World:
                 now = guard_of(world, name)
                 assert entry is not None and now is not None
-                for segment in brought:
+                for segment in mine:
                     world = staged(world, (segment, guard.born))
-                truth = world.truth - entry.replaced | brought
-                world = with_entry(world, entry._replace(state=COMPLETED, brought=brought), truth)
+                truth = world.truth - entry.replaced | meant
+                world = with_entry(world, entry._replace(state=COMPLETED, brought=mine | others), truth)
                 return with_guard(world, now._replace(state=COMPLETED, done=True))
 
             checked = guard if PUBLISH in self.on else None

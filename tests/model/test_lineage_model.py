@@ -161,6 +161,18 @@ def published_under_force(one: Actors) -> tuple[World, dict[str, Actor]]:
     }
 
 
+def published_with_others(one: Actors) -> tuple[World, dict[str, Actor]]:
+    """Another stager has a part of the push, and is run again; the publisher tries twice, and the push is aborted."""
+    return model.started(model.base(), "p", attempt=1), {
+        "rest": one.rester("p", 1),
+        "rest again": one.rester("p", 2),
+        "publish": one.publisher("p", 1, rest=True),
+        "publish again": one.publisher("p", 2, rest=True),
+        "revert": one.reverter("p"),
+        "clean": one.cleaner("p"),
+    }
+
+
 def leases(one: Actors) -> tuple[World, dict[str, Actor]]:
     """A reader holds a lease while what it reads is reverted, cleaned up and deleted."""
     return model.ended(model.base(), "p"), {
@@ -180,6 +192,7 @@ def late_leases(one: Actors) -> tuple[World, dict[str, Actor]]:
 DEFAULT: list[Scenario] = [
     push_while_reading, zombie, part, roll_back, two_readers, overtaken, chain, forced, leases, late_leases,
     published_while_reading, published_beside_a_retry, published_by_a_retry, published_under_force,
+    published_with_others,
 ]  # fmt: skip
 LARGE: list[Scenario] = [zombie_while_reading, chain_while_reading, forced_while_reading]
 
@@ -224,6 +237,9 @@ def test_no_interleaving_of_the_large_models_is_bad(scenario: Scenario) -> None:
         (model.ROOT_AGAIN, late_leases, model.OBJECT_GONE),
         (model.PUBLISH, published_beside_a_retry, model.OUTSIDE_TO),
         (model.ALONE, published_by_a_retry, model.OUTSIDE_TO),
+        (model.PUBLISH, published_with_others, model.OUTSIDE_TO),
+        (model.ALONE, published_with_others, model.OUTSIDE_TO),
+        (model.OTHERS, published_with_others, model.INCOMPLETE),
         (model.BORN, published_while_reading, model.MIX),
         (model.ORDER, published_while_reading, model.GAP),
     ],
@@ -241,6 +257,9 @@ def test_no_interleaving_of_the_large_models_is_bad(scenario: Scenario) -> None:
         "root-again",
         "publish",
         "alone",
+        "publish-with-others",
+        "alone-with-others",
+        "others",
         "published-born",
         "published-order",
     ],

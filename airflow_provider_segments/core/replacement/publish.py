@@ -1,9 +1,9 @@
 """``publish``: stage and end in one transaction, for a push whose caller is one process and whose objects are few.
 
 The transaction registers the segments, moves the guard and switches the lineage, after every check that ``stage`` and
-``end`` make. It checks the guard at the version at which nothing was registered under the entry, so no seal is needed:
-whatever is staged meanwhile, by whomever, changes the guard first. Where more was staged, or one request cannot hold it
-all, ``publish`` is ``stage`` and then ``end``.
+``end`` make. It checks the guard at the version at which all that is registered under the entry was staged to its end,
+so no seal is needed: whatever is staged meanwhile, by whomever, changes the guard first. Where another stager is not
+done, an earlier attempt has left something, or one request cannot hold it all, ``publish`` is ``stage``, then ``end``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 from airflow_provider_segments.core.lineage.guard import Guard, GuardState, StoredGuard
 from airflow_provider_segments.core.model.interval import parse_chunk
 from airflow_provider_segments.core.model.segment import StagedSegment
+from airflow_provider_segments.core.registry.shard import Shard
 from airflow_provider_segments.core.replacement.context import TableContext
 from airflow_provider_segments.core.replacement.end import (
     EndedEntry,
@@ -36,6 +37,7 @@ from airflow_provider_segments.core.replacement.stage import (
     shard_payloads,
     stage,
 )
+from airflow_provider_segments.core.replacement.staged import sort_out
 from airflow_provider_segments.core.upsert.record import Switch
 from airflow_provider_segments.core.versions.order import SegmentTime
 from airflow_provider_segments.exceptions import RecordTooLargeError
@@ -49,7 +51,7 @@ def publish(
     allow_empty: bool = False,
     switch: Switch | None = None,
 ) -> EndedEntry:
-    """Stage ``segments``, which is all that the entry brings, and complete it.
+    """Stage ``segments``, the last that the entry brings, and complete it.
 
     A call that is repeated with the same ticket succeeds. Raises what ``stage`` and ``end`` raise; when it is refused,
     readers see what they saw, and the entry can be published by another attempt, or aborted.
@@ -104,27 +106,40 @@ def _prepare(
 ) -> Prepared | None:
     """Check what cannot change while the guard stays as it is. Returns ``None`` where one transaction will not do."""
     check_current(context, ticket, stored)
-    if not _is_alone(context, ticket, stored.guard):
+    rest = _staged_by_others(context, ticket, stored.guard)
+    if rest is None:
         return None
     placed, relying = place(context, ticket, stored.guard, segments)
     payloads = shard_payloads(context, ticket, placed)
     creates = context.registry.in_one_request(payloads)
     if creates is None:
         return None
-    records = {item.record.name: item.record for item in placed}
+    brought = [(record, shard.chunk_of(record)) for shard in rest for record in shard.records]
+    brought += [(item.record, item.chunk) for item in placed]
+    records = {record.name: record for record, _ in brought}
+    if len(records) < len(brought):
+        return None  # end says which
     finished = stored.guard.with_locks(relying.own_locks).with_stage(ticket.stager, finished_stage(ticket, totals))
     guard = replace(stored, guard=finished)
     check_objects(context, ticket.entry_id, records)
-    times = tuple(SegmentTime(item.record.name, parse_chunk(item.chunk), item.record.version) for item in placed)
+    times = tuple(SegmentTime(record.name, parse_chunk(chunk), record.version) for record, chunk in brought)
     context.registry.make_chunks(payloads)
     return Prepared(guard, records, times, attempts=None, creates=tuple(creates))
 
 
-def _is_alone(context: TableContext, ticket: StageTicket, guard: Guard) -> bool:
-    """Return True if nothing is registered under the entry, and nothing can be unless the guard changes: no other
-    stager has begun, this attempt has not, and none before it has. A try of an earlier attempt that is still under way
-    checks a version of the guard that is gone."""
+def _staged_by_others(context: TableContext, ticket: StageTicket, guard: Guard) -> tuple[Shard, ...] | None:
+    """What the other stagers have registered; ``None`` if that, or what this one has, can change while the guard stays.
+
+    It cannot once the others are done and this attempt has not begun: both say so in the guard before they register
+    anything. A try of an earlier attempt that is still under way checks a version of the guard that is gone; if one has
+    landed before, it is seen here.
+    """
+    others = [stage for name, stage in guard.stages.items() if name != ticket.stager]
     mine = guard.stages[ticket.stager]
-    if guard.announced or mine.begun or len(guard.stages) > 1:
-        return False
-    return mine.attempt == 1 or all(name.entry_id != ticket.entry_id for name in context.registry.shard_names())
+    if guard.announced or mine.begun or not all(one.done for one in others):
+        return None
+    if mine.attempt == 1 and not others:
+        return ()
+    staged = sort_out(guard, context.registry.shards_of([ticket.entry_id]))
+    found = sum(len(shard.records) for shard in staged.current)
+    return None if staged.leftover or found != sum(one.segments for one in others) else staged.current
