@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,16 +14,16 @@ from typing import Self
 import psutil
 
 
-class ServerProcess:
+class ServerProcess(ABC):
     """A server in a folder of its own, killed at the end of the ``with``. A subclass begins it in :meth:`start`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def start(self) -> subprocess.Popen[bytes]:
         """Start the server."""
-        raise NotImplementedError
 
     def wait(self) -> None:
         """Wait until it serves."""
